@@ -2,6 +2,7 @@
 
 use super::fleet::Heard;
 use super::fleet_denials::denial_key;
+use super::generation::Generation;
 use super::state::Engine;
 use crate::clock::Nanos;
 use crate::estimator::{EstimateLimit, FleetView};
@@ -41,14 +42,31 @@ impl Engine {
         self.bans.set_made_changes(u64::MAX);
     }
 
+    /// What this node has heard of changes is of no possible time, which is `time` now: a store has told it by a wrong clock. It is as
+    /// if it had heard of none.
+    pub fn drop_heard_changes(&self, time: u64) {
+        self.fleet().made_changes.forget();
+        self.bans.set_made_changes(0);
+        self.fleet().forgotten.drop_after(time);
+    }
+
     /// Some changes before the one of this number are not known any more. Counts of nodes that had made less are not believed, and
-    /// if this node is one of them, it forgets what it counted itself: somebody may have been forgiven.
-    pub fn forget_before(&self, change: u64) {
-        self.fleet().forgotten.forget_before(change);
-        if self.heard_changes() < change {
+    /// if this node is one of them, it forgets what it counted itself: somebody may have been forgiven. `is_older`: they are older
+    /// than everything that this node counted.
+    pub fn forget_before(&self, generation: &Generation, change: u64, is_older: bool) {
+        let periods = generation.estimates().map(|estimate| estimate.rate().period());
+        let longest = periods.max().unwrap_or_default();
+        let now = self.shared_instant().latest;
+        self.fleet().forgotten.forget_before(change, now, longest);
+        if self.heard_changes() < change && !is_older {
             self.confirm.reset_all();
             self.bans.forget_all();
         }
+    }
+
+    /// When this process began to count (monotonic); zero if it counts on from what was counted before.
+    pub fn counts_since(&self) -> Nanos {
+        if self.fleet().made_changes.is_continuing() { Nanos::ZERO } else { self.began }
     }
 
     /// Forgets what nodes counted of a key that have not made the change of this number yet.

@@ -56,6 +56,7 @@ impl Restorer {
     pub fn new(engine: Arc<Engine>) -> Self {
         // What is taken for spent after a crash has to be saved as such.
         engine.exact.embedded.track_changes();
+        engine.fleet().made_changes.set_continuing();
         Self {
             engine,
             quotas: Arc::default(),

@@ -55,6 +55,8 @@ pub struct Engine {
     pub(super) key_rules: Mutex<Arc<[KeyRule]>>,
     /// How the exchange of counts between nodes goes.
     fleet: Fleet,
+    /// When this process began (monotonic).
+    pub(super) began: Nanos,
     pub(super) succession: Succession,
     /// The counts of requests in flight that a successor has.
     pub(super) handed_in_flight: Mutex<Vec<Arc<InFlightCounts>>>,
@@ -64,6 +66,7 @@ impl Engine {
     /// An engine that counts in this process. `secret` keys the hashes of all keys.
     pub fn new(clock: Arc<dyn Clock>, secret: KeySecret) -> Self {
         Self {
+            began: clock.now().mono,
             clock,
             secret,
             exact: ExactTier::default(),

@@ -14,10 +14,12 @@ use tokio::sync::Mutex;
 use super::reload::Reloader;
 use crate::clock::Nanos;
 use crate::engine::Engine;
+use crate::limit::MICROSECOND;
 use crate::policy::{KeyHash, KeyRule};
+use crate::store::SharedLift;
 use crate::store::redis::{
     MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion, RulesVersion,
-    SharedStore,
+    SharedStore, ToldOutage,
 };
 
 /// The time between two questions to the store. A change reaches every node within it and the time of a reply.
@@ -31,6 +33,9 @@ const MAX_ENDED: usize = 1_000;
 
 /// Resets and lifts that a node remembers: as many as the store keeps (`key_rules.lua`).
 const MAX_MADE: usize = 1_000;
+
+/// For so long the log is not told again that the store has lost its rules: another one may take its place time and again.
+const QUIET_AFTER_LOSS: Nanos = Nanos::from_secs(60);
 
 /// A step of the clock after which the ends of rules are computed anew.
 const CLOCK_STEP: Nanos = Nanos::SECOND;
@@ -54,8 +59,10 @@ struct SharedRules {
     ended: VecDeque<EndedRule>,
     /// Resets and lifts that this node has made, the latest last. They are told to a store that has lost them.
     made: VecDeque<RuleEvent>,
-    /// Whether the last question had no answer.
-    is_failing: bool,
+    /// When (monotonic) the log was told last that the store has lost its rules.
+    loss_told: Option<Nanos>,
+    /// Of questions without an answer.
+    outage: ToldOutage,
 }
 
 /// A rule that was ended before its time.
@@ -136,16 +143,18 @@ impl KeyChanges {
         };
         let mut shared = self.shared.lock().await;
         let result = self.exchange(store, &mut shared, &[]).await;
-        match (result, shared.is_failing) {
-            (Ok(()), true) => log::info!("overrides and bans of operators are shared again"),
-            (Err(why), false) => {
+        let now = self.engine.now().mono;
+        match result {
+            Ok(()) if shared.outage.succeed(now) => {
+                log::info!("overrides and bans of operators are shared again");
+            }
+            Err(why) if shared.outage.fail(now) => {
                 log::warn!(
                     "overrides and bans of operators are not shared with the other nodes: {why}"
                 );
             }
-            (Ok(()), false) | (Err(_), true) => {}
+            Ok(()) | Err(_) => {}
         }
-        shared.is_failing = result.is_err();
     }
 
     /// Removes rules whose end has come. (They have no effect any more, whether they are removed or not.)
@@ -188,7 +197,10 @@ impl KeyChanges {
             self.restore(store, shared).await?;
             news = self.ask(store, shared, changes).await;
         }
-        self.learn(shared, news?);
+        if !self.learn(shared, news?) {
+            let news = self.ask(store, shared, &[]).await?;
+            self.learn(shared, news);
+        }
         Ok(())
     }
 
@@ -222,20 +234,33 @@ impl KeyChanges {
         let ended = shared.ended.iter().map(EndedRule::told);
         let made = shared.made.iter().copied().map(RuleChange::Again);
         let known: Vec<RuleChange> = ended.chain(kept.map(RuleChange::Keep)).chain(made).collect();
-        if known.is_empty() {
-            shared.version = RulesVersion::default();
-            return Ok(());
+        let now = self.engine.now().mono;
+        let is_told = shared.loss_told.is_some_and(|at| now.saturating_sub(at) < QUIET_AFTER_LOSS);
+        if !known.is_empty() && !is_told {
+            let (ended, made) = (shared.ended.len(), shared.made.len());
+            let kept = known.len() - ended - made;
+            log::warn!(
+                "the store has lost what operators have changed for keys; this node tells it again: {kept} rules, {ended} that were ended, {made} resets and unbans"
+            );
+            shared.loss_told = Some(now);
         }
-        log::warn!(
-            "the store has lost what operators have changed for keys; this node tells it again"
-        );
+        let known: Vec<RuleChange> = known.into_iter().chain([RuleChange::Seen]).collect();
         let news = self.ask(store, shared, &known).await?;
         self.learn(shared, news);
         Ok(())
     }
 
-    fn learn(&self, shared: &mut SharedRules, news: RuleNews) {
-        let RuleNews { version, rules, once, missed_before } = news;
+    /// Takes up a reply. Returns whether it could; otherwise this node has to ask anew.
+    fn learn(&self, shared: &mut SharedRules, news: RuleNews) -> bool {
+        let RuleNews { version, time, rules, once, missed_before } = news;
+        if time < self.engine.heard_changes() {
+            // The store takes what it is told for no time: another one has told it by a wrong clock. What is made now would be
+            // earlier, so this node begins anew.
+            self.engine.drop_heard_changes(time);
+            shared.made.retain(|event| event.number <= time);
+            shared.version = RulesVersion::default();
+            return false;
+        }
         shared.version = version;
         if let Some(rules) = rules {
             let now = self.engine.now();
@@ -245,15 +270,18 @@ impl KeyChanges {
             self.publish(rules);
         }
         if let Some(change) = missed_before {
-            self.miss_before(change);
+            self.miss_before(change, time);
         }
-        for event in once {
-            self.make_once(event);
+        let heard = self.engine.heard_changes();
+        for (at, event) in once {
+            let is_made = at <= heard || shared.made.contains(&event);
+            self.make_once(event, is_made, time);
             shared.remember_made(event);
         }
         // A store that has lost its changes has a lower version, until the next change.
         let heard = shared.version.number().max(self.engine.heard_changes());
         self.engine.set_heard_changes(heard);
+        true
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
@@ -278,7 +306,7 @@ impl KeyChanges {
                     is_changed = true;
                 }
                 // Only a shared store has other states.
-                RuleChange::Gone { .. } | RuleChange::Again(_) => {}
+                RuleChange::Gone { .. } | RuleChange::Again(_) | RuleChange::Seen => {}
                 RuleChange::Reset(key) => self.forget(*key, 0),
                 RuleChange::Lift(key) => {
                     let live = self.reloader.live.load_full();
@@ -301,26 +329,36 @@ impl KeyChanges {
         self.reloader.republish();
     }
 
-    /// The store does not know any more what nodes had to do before this change.
-    fn miss_before(&self, change: u64) {
+    /// The store does not know any more what nodes had to do before this change. `time`: the store's.
+    fn miss_before(&self, change: u64, time: u64) {
         let heard = self.engine.heard_changes();
-        if heard > 0 && heard < change {
+        let is_older = self.instant_of(change, time) < self.engine.counts_since();
+        if heard < change && !is_older {
             log::warn!(
                 "this node was away for more changes of operators than the store keeps: it forgets what keys sent and which are banned"
             );
         }
-        self.engine.forget_before(change);
+        let live = self.reloader.live.load_full();
+        self.engine.forget_before(&live.generation, change, is_older);
     }
 
-    /// Does what all nodes do once. What this node counted is without it already where a process before made it, whose counts
-    /// this one took over.
-    fn make_once(&self, event: RuleEvent) {
+    /// When (monotonic) it was this time of the store, or a little later; `time` is the store's time now.
+    fn instant_of(&self, earlier: u64, time: u64) -> Nanos {
+        let age = MICROSECOND.saturating_mul(time.saturating_sub(earlier));
+        self.engine.now().mono.saturating_sub(age)
+    }
+
+    /// Does what all nodes do once. What this node counted is without it already if it was made (`is_made`; also by a process
+    /// before, whose counts this one took over), and if it is older than that. `time`: the store's.
+    fn make_once(&self, event: RuleEvent, is_made: bool, time: u64) {
         let RuleEvent { number, key, is_lift } = event;
-        let is_made = number <= self.engine.heard_changes();
+        let at = self.instant_of(number, time);
+        let is_made = is_made || at < self.engine.counts_since();
         let live = self.reloader.live.load_full();
+        let lift = SharedLift { reported_until: number, at };
         match (is_made, is_lift) {
             (false, false) => self.forget(key, number),
-            (false, true) => self.engine.lift_ban(&live.generation, key, Some(number)),
+            (false, true) => self.engine.lift_ban(&live.generation, key, Some(lift)),
             (true, _) => {}
         }
         // Nodes that have ended may have published what they counted before.

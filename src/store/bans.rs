@@ -66,6 +66,15 @@ struct BanShard {
     is_overfull: bool,
 }
 
+/// A lift of which a shared store tells.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedLift {
+    /// When it was made, in microseconds by the store's clock.
+    pub reported_until: u64,
+    /// The same by the monotonic time of this node, or a little later.
+    pub at: Nanos,
+}
+
 /// A ban that this node made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
@@ -240,9 +249,14 @@ impl Bans {
         self.unshared.lock().retain(|ban| ban.key != key);
     }
 
-    /// Lifts a ban that was reported to the shared store until then, in microseconds by its clock, or that was not reported
-    /// yet. One that was reported later stays, and one that is told later and was reported earlier is lifted already.
-    pub fn lift_reported(&self, key: KeyHash, reported_until: u64, now: Nanos) {
+    /// Lifts a ban that was reported to the shared store until then, or that was not reported yet. One stays that was reported
+    /// later, or is for denials that are all later; and one that is told later and was reported earlier is lifted already.
+    pub fn lift_reported(&self, key: KeyHash, lift: SharedLift, now: Nanos) {
+        let SharedLift { reported_until, at } = lift;
+        let is_later = |ban: &Ban| ban.key == key && ban.at.saturating_sub(ban.rule.within) > at;
+        if self.unshared.lock().iter().any(is_later) {
+            return;
+        }
         let mut shard = self.shard(key).lock();
         if let Some(record) = self.find_or_insert(&mut shard, key, Nanos::ZERO, now) {
             if record.reported_at != UNREPORTED && record.reported_at > reported_until {
@@ -459,6 +473,10 @@ mod tests {
         assert_eq!(bans.evicted(), evicted, "nothing that counts was dropped");
     }
 
+    fn lift(reported_until: u64, at: Nanos) -> SharedLift {
+        SharedLift { reported_until, at }
+    }
+
     #[test]
     fn ended_bans_of_other_nodes_are_known() {
         let (bans, now) = (Bans::default(), Nanos::from_secs(3));
@@ -477,9 +495,9 @@ mod tests {
         let is_banned = |now| bans.remaining(GUESSER, now).is_some();
         // The lift is heard late: another ban was heard before it.
         bans.record_shared(GUESSER, until, 120, now);
-        bans.lift_reported(GUESSER, 110, now);
+        bans.lift_reported(GUESSER, lift(110, now), now);
         assert!(is_banned(now));
-        bans.lift_reported(GUESSER, 120, now);
+        bans.lift_reported(GUESSER, lift(120, now), now);
         assert!(!is_banned(now));
         // A reply from before the lift comes late.
         bans.record_shared(GUESSER, until, 120, now);
@@ -487,7 +505,7 @@ mod tests {
         bans.record_shared(GUESSER, until, 121, now);
         assert!(is_banned(now));
         // The key has no record yet.
-        bans.lift_reported(other(1), 130, now);
+        bans.lift_reported(other(1), lift(130, now), now);
         bans.record_shared(other(1), until, 130, now);
         assert_eq!(bans.remaining(other(1), now), None);
         // The clock of the store was set back.
@@ -500,11 +518,25 @@ mod tests {
     fn a_lift_takes_back_a_ban_that_was_not_reported_yet() {
         let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
         assert!(bans.ban(GUESSER, &RULE, now).is_some());
-        bans.lift_reported(GUESSER, 110, now);
+        bans.lift_reported(GUESSER, lift(110, now), now);
         assert_eq!((bans.remaining(GUESSER, now), bans.take_unshared(9, now).len()), (None, 0));
         // It was on its way, and arrived in the store after the lift.
         bans.record_shared(GUESSER, now.saturating_add(Nanos::SECOND), 111, now);
         assert!(bans.remaining(GUESSER, now).is_some());
+    }
+
+    #[test]
+    fn a_lift_leaves_a_ban_for_denials_that_are_all_later() {
+        let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
+        assert!(bans.ban(GUESSER, &RULE, now).is_some());
+        let before = now.saturating_sub(RULE.within);
+        bans.lift_reported(GUESSER, lift(110, before.saturating_sub(Nanos::SECOND)), now);
+        assert!(bans.remaining(GUESSER, now).is_some());
+        let told = bans.take_unshared(9, now);
+        assert_eq!(told.len(), 1);
+        bans.put_back_unshared(told);
+        bans.lift_reported(GUESSER, lift(120, before), now);
+        assert_eq!(bans.remaining(GUESSER, now), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 
 mod crowding;
 mod forgetting;
+mod histories;
 mod mixtures;
 mod node;
 mod oracle;

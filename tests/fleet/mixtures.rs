@@ -19,7 +19,7 @@ pub(super) struct Fleet {
     clocks: Vec<Arc<NodeClock>>,
     every: Duration,
     world: Arc<World>,
-    setup: Setup,
+    pub(super) setup: Setup,
 }
 
 impl Fleet {

@@ -5,10 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use support::lua::Server;
+use support::lua::{Kept, Server};
 use tollgate::store::redis::{Arguments, Readiness, StoreFailure, StoreTransport};
 
 use super::time::{World, nanos};
+
+/// What the exchange keeps.
+const KEYS: [&str; 5] =
+    ["t:{fleet}:nodes", "t:{fleet}:order", "t:{fleet}:texts", "t:{fleet}:ends", "t:{fleet}:state"];
 
 /// What goes wrong now. The default is nothing.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,7 @@ pub(crate) struct Store {
     faults: Mutex<Faults>,
     /// An earlier reply, for lies.
     earlier: Mutex<Option<Vec<String>>>,
+    saved: Mutex<Vec<(&'static str, Kept)>>,
     draws: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) bytes_in: AtomicU64,
@@ -55,6 +60,7 @@ impl Store {
             server: Mutex::new(Server::new()),
             faults: Mutex::default(),
             earlier: Mutex::default(),
+            saved: Mutex::default(),
             draws: AtomicU64::new(seed),
             calls: AtomicU64::new(0),
             bytes_in: AtomicU64::new(0),
@@ -74,6 +80,20 @@ impl Store {
     /// It restarts with nothing on disk.
     pub(crate) fn empty(&self) {
         self.server.lock().unwrap().empty();
+    }
+
+    /// Keeps a copy of everything.
+    pub(crate) fn save(&self) {
+        let server = self.server.lock().unwrap();
+        let kept = KEYS.iter().filter_map(|key| Some((*key, server.get(key)?.0)));
+        *self.saved.lock().unwrap() = kept.collect();
+    }
+
+    /// It comes back with the copy.
+    pub(crate) fn restore(&self) {
+        let server = self.server.lock().unwrap();
+        server.empty();
+        self.saved.lock().unwrap().drain(..).for_each(|(key, kept)| server.put(key, kept));
     }
 
     fn draw(&self, below: u64) -> u64 {

@@ -300,3 +300,53 @@ fn keys_without_a_ban_delay_no_ban() {
     store.pass(SECOND);
     assert_eq!(other.exchange(&store, &[]).len(), 1);
 }
+
+#[test]
+fn a_ban_for_denials_after_a_reset_counts_also_if_its_node_has_not_heard_of_that() {
+    for word in ["reset", "lift"] {
+        let (mut store, mut maker) = (Store::new(), Node::new());
+        let _change = store.change(word, "a1");
+        // Denials count for a minute here.
+        store.pass(61 * SECOND);
+        let told = maker.exchange(&store, &["a1"]);
+        assert_eq!(told[0].left, 60_000_000, "{word}");
+    }
+}
+
+#[test]
+fn a_ban_that_does_not_count_is_told_to_its_maker_alone() {
+    let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
+    assert!(other.exchange(&store, &[]).is_empty());
+    let _change = store.change("reset", "a1");
+    store.pass(SECOND / 10);
+    assert!(maker.exchange(&store, &["a1"])[0].left <= 0);
+    assert!(other.exchange(&store, &[]).is_empty(), "its denials are all good");
+}
+
+/// A lift that is told again ends the bans from before it, and none that was made since and is told later.
+#[test]
+fn a_lift_that_is_told_again_ends_no_later_ban() {
+    let (mut store, mut maker) = (Store::new(), Node::new());
+    maker.made_changes = store.lift("a1");
+    let number = maker.made_changes.to_string();
+    store.lua.empty();
+    store.pass(HOUR);
+    store.lua.set_time(store.now);
+    let words = ["0", "", "a3", "-", "0", "again", &*number, "lift", "a1"].map(str::to_owned);
+    let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+    let _told = store.lua.evaluate(RULES, &keys, &words).unwrap();
+    let told = maker.report(&store, &["a1"], 10 * SECOND);
+    assert_eq!(told[0].left, 50_000_000, "it began ten seconds ago");
+}
+
+#[test]
+fn what_a_wrong_clock_wrote_forgives_nothing_later() {
+    let (mut store, mut maker) = (Store::new(), Node::new());
+    let far = BEGIN + 25 * 366 * 24 * HOUR;
+    store.lua.put("of", Kept::Hash([("a1".to_owned(), format!("0 0 1 {far}"))].into()));
+    let mut over = SortedSet::default();
+    over.add("a1", far as f64);
+    store.lua.put("over", Kept::SortedSet(over));
+    store.pass(SECOND);
+    assert_eq!(maker.exchange(&store, &["a1"])[0].left, 60_000_000);
+}

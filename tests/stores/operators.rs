@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::clock::{Clock, Nanos, SystemClock};
 use tollgate::policy::{KeyHash, Penalty};
-use tollgate::store::Bans;
 use tollgate::store::redis::{RuleChange, RuleEvent, RulesQuestion, RulesVersion};
+use tollgate::store::{Bans, SharedLift};
 
 use crate::engines::one;
 use crate::fleet_exchange::real_store;
@@ -373,17 +373,18 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
         told: 0,
     };
     let news = store.exchange_rules(question).await.unwrap();
-    let [RuleEvent { number: lifted, is_lift: true, .. }] = news.once[..] else {
+    let [(_, RuleEvent { number: lifted, is_lift: true, .. })] = news.once[..] else {
         panic!("{:?}", news.once);
     };
     assert!(lifted >= first, "{lifted} {first}");
-    bans.lift_reported(key, lifted, clock.now().mono);
+    let lift = |at| SharedLift { reported_until: lifted, at };
+    bans.lift_reported(key, lift(clock.now().mono), clock.now().mono);
     bans.set_made_changes(lifted);
     assert!(bans.ban(key, &rule, clock.now().mono).is_some());
     assert!(is_told(first).await > lifted);
 
     let now = clock.now().mono;
-    other_bans.lift_reported(key, lifted, now);
+    other_bans.lift_reported(key, lift(now), now);
     assert!(other_bans.remaining(key, now).is_some());
 }
 
@@ -447,4 +448,32 @@ async fn what_nodes_have_forgotten_stays_so_when_the_store_comes_back_with_older
     // It has read the chunks of both, and heard of the reset.
     tokio::time::sleep(EVERYWHERE).await;
     assert_eq!(status(&late, "k1").await, 200, "{}", late.log());
+}
+
+/// A change that a store has lost before a node heard of it reaches that node, also if the node has told the store its own changes
+/// before.
+#[tokio::test]
+async fn a_change_that_a_store_has_lost_reaches_a_node_that_was_first_to_tell_its_own() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node_with(&origin, &store, PAGES).await, node_with(&origin, &store, PAGES).await);
+    change(&b, "/keys/reset", json!({ "key": ["acme", "k2"] })).await;
+    assert_eq!(admitted(&b, "k1", 5).await, 3);
+    let knows = eventually(EVERYWHERE, || async { status(&a, "k1").await == 429 });
+    assert!(knows.await, "{}", a.log());
+    b.signal("STOP");
+    change(&a, "/keys/reset", json!({})).await;
+    a.signal("STOP");
+    let _: String = redis.ask(&["FLUSHALL"]);
+    b.signal("CONT");
+    let told = eventually(EVERYWHERE, || async {
+        redis.ask::<u32>(&["ZCARD", "tollgate:{bans}:changes"]) > 0
+    });
+    assert!(told.await, "{}", b.log());
+    a.signal("CONT");
+    let is_forgotten = eventually(EVERYWHERE, || async {
+        status(&b, "k1").await == 200 && status(&a, "k1").await == 200
+    });
+    assert!(is_forgotten.await, "{}\n{}", a.log(), b.log());
 }

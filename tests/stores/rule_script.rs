@@ -22,11 +22,27 @@ fn reply(lua: &Server, now: u64, told: u64, changes: &[&str]) -> Vec<String> {
     lua.evaluate(SCRIPT, &keys, &words).unwrap()
 }
 
+/// How many words follow this one in a reply, with itself.
+fn length_of(word: &str) -> usize {
+    match word {
+        "missed" => 2,
+        "rule" => 4,
+        "do" => 5,
+        _ => panic!("{word}"),
+    }
+}
+
 /// The fields and the rests, in microseconds, of all rules.
 fn ask(lua: &Server, now: u64, changes: &[&str]) -> Vec<(String, u64)> {
     let reply = reply(lua, now, 0, changes);
-    let rules = reply[2..].chunks(4).filter(|words| words[0] == "rule");
-    rules.map(|words| (words[1].clone(), words[2].parse().unwrap())).collect()
+    let (mut rules, mut rest) = (Vec::new(), &reply[3..]);
+    while let Some(word) = rest.first() {
+        if word == "rule" {
+            rules.push((rest[1].clone(), rest[2].parse().unwrap()));
+        }
+        rest = &rest[length_of(word)..];
+    }
+    rules
 }
 
 #[test]
@@ -68,7 +84,7 @@ fn changes_in_a_store_that_has_lost_everything_are_later_than_those_before() {
     lua.empty();
     let told = reply(&lua, BEGIN - HOUR, second, &["reset", "2f"]);
     assert!(version(&told) > second, "{told:?}");
-    assert_eq!(told[2..], ["do", &*told[0], "reset", "2f"].map(str::to_owned));
+    assert_eq!(told[3..], ["do", &*told[0], &*told[0], "reset", "2f"].map(str::to_owned));
     let after = version(&reply(&lua, BEGIN - HOUR, 0, &["reset", "3f"]));
     assert!(after > version(&told));
 }
@@ -83,7 +99,11 @@ fn a_version_that_another_program_wrote_hides_no_change() {
         let told = reply(&lua, BEGIN, before, &["reset", "1f"]);
         let after: u64 = told[0].parse().unwrap();
         assert!(before < BEGIN + HOUR && after < BEGIN + HOUR, "{text}: {before} {after}");
-        assert_eq!(told[2..], ["do", &*told[0], "reset", "1f"].map(str::to_owned), "{text}");
+        assert_eq!(
+            told[3..],
+            ["do", &*told[0], &*told[0], "reset", "1f"].map(str::to_owned),
+            "{text}"
+        );
     }
 }
 
@@ -105,14 +125,13 @@ fn to_do(lua: &Server, now: u64, known: &[String]) -> (Vec<String>, Option<u64>)
     let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
     let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
     assert_ne!(reply[0], "lost");
-    let (mut all, mut missed, mut rest) = (Vec::new(), None, &reply[2..]);
-    while !rest.is_empty() {
-        let length = if rest[0] == "missed" { 2 } else { 4 };
-        match &*rest[0] {
+    let (mut all, mut missed, mut rest) = (Vec::new(), None, &reply[3..]);
+    while let Some(word) = rest.first() {
+        match &**word {
             "missed" => missed = rest[1].parse().ok(),
-            _ => all.push(rest[1..4].join(" ")),
+            _ => all.push(rest[2..5].join(" ")),
         }
-        rest = &rest[length..];
+        rest = &rest[length_of(word)..];
     }
     (all, missed)
 }
@@ -187,4 +206,83 @@ fn what_another_program_wrote_costs_a_call_no_more_than_its_bounds() {
     let words = reply(&lua, BEGIN + 1, 0, &[]);
     assert!(words.iter().map(String::len).sum::<usize>() < 100, "{}", words.len());
     assert!(reply(&lua, BEGIN + 2, 0, &["reset", "1f"])[0].parse::<u64>().unwrap() > BEGIN);
+}
+
+/// Two nodes that have made different changes tell a store that has lost them, in either order: each hears of what the other
+/// has made, whatever its number is.
+#[test]
+fn a_change_that_is_told_again_reaches_nodes_that_told_theirs_before() {
+    let lua = Server::new();
+    let first = reply(&lua, BEGIN, 0, &["reset", "1f"]);
+    let second = reply(&lua, BEGIN + 5, 0, &["reset", "2f"]);
+    let told = [&first, &second].map(|reply| reply[0].clone());
+    for (early, late) in [(0, 1), (1, 0)] {
+        lua.empty();
+        let again = |node: usize| ["again", &*told[node], "reset", ["1f", "2f"][node]];
+        let seen = told[early].parse().unwrap();
+        let known = reply(&lua, BEGIN + 9, seen, &again(early));
+        let _late = reply(&lua, BEGIN + 9, told[late].parse().unwrap(), &again(late));
+        let (all, _) = to_do(&lua, BEGIN + 10, &known);
+        assert_eq!(all, [again(late)[1..].join(" ")], "{early} was first");
+        // It is not made once more by those who tell it too.
+        let _again = reply(&lua, BEGIN + 11, seen, &again(late));
+        let (all, _) = to_do(&lua, BEGIN + 12, &known);
+        assert_eq!(all.len(), 1, "{all:?}");
+    }
+}
+
+#[test]
+fn a_version_of_no_possible_time_is_not_exceeded() {
+    let lua = Server::new();
+    let _told = reply(&lua, BEGIN, 0, &["reset", "1f"]);
+    for far in [BEGIN + 25 * 366 * 24 * HOUR, 1 << 52, u64::MAX - 1] {
+        let far = far.to_string();
+        let ask = |changes: &[&str]| {
+            lua.set_time(BEGIN + SECOND);
+            let words = [&[&*far, "k", "m2", "-", &far], changes].concat();
+            let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+            let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+            lua.evaluate(SCRIPT, &keys, &words).unwrap()
+        };
+        assert_eq!(ask(&[]), ["lost"]);
+        let told = ask(&["again", &far, "lift", "2f", "seen"]);
+        let [version, time] = [0, 2].map(|n| told[n].parse::<u64>().unwrap());
+        assert!(version < BEGIN + HOUR && time == BEGIN + SECOND, "{told:?}");
+        // Nodes go on from there, and do what was changed at no possible time.
+        let known = reply(&lua, BEGIN + SECOND, time, &[]);
+        assert_eq!(known[0], told[0]);
+        let (all, _) = to_do(&lua, BEGIN + SECOND, &["0".to_owned(), String::new()]);
+        assert!(all.contains(&format!("{version} lift 2f")), "{all:?}");
+    }
+}
+
+#[test]
+fn an_event_of_another_program_hides_no_change() {
+    let lua = Server::new();
+    let known = reply(&lua, BEGIN, 0, &["reset", "1f"]);
+    let Some((Kept::SortedSet(mut changes), _)) = lua.get("changes") else { panic!("no changes") };
+    changes.add("99999999999999999999 reset ab", 1e22);
+    changes.add("7 reset ab", f64::INFINITY);
+    lua.put("changes", Kept::SortedSet(changes));
+    let (all, _) = to_do(&lua, BEGIN + 1, &known);
+    assert!(all.is_empty(), "{all:?}");
+    let next = reply(&lua, BEGIN + 2, 0, &["reset", "2f"]);
+    let (all, _) = to_do(&lua, BEGIN + 3, &known);
+    assert_eq!(all, [format!("{} reset 2f", next[0])]);
+    let Some((Kept::SortedSet(changes), _)) = lua.get("changes") else { panic!("no changes") };
+    assert_eq!(changes.len(), 4, "two marks and two changes");
+}
+
+/// Resets leave room for bans.
+#[test]
+fn a_flood_of_resets_drops_no_ban() {
+    let lua = Server::new();
+    let mut over = SortedSet::default();
+    (0..32_768).for_each(|n| {
+        over.add(&format!("{n:x}"), (BEGIN + 24 * HOUR) as f64);
+    });
+    lua.put("over", Kept::SortedSet(over));
+    let _told = reply(&lua, BEGIN, 0, &["reset", "abcdef", "lift", "abcdee"]);
+    let Some((Kept::Hash(bans), _)) = lua.get("of") else { panic!("no bans") };
+    assert_eq!(bans.len(), 1, "a lift is kept, a reset is not: {bans:?}");
 }

@@ -155,7 +155,13 @@ fn add_estimate(facts: &mut LimitFacts, config: &Config, limit: &Limit) {
         Scope::Node => "on this node",
         Scope::Fleet => "on all nodes together",
     };
-    facts.line("promise", format!("about {count} in any {period:?}, {nodes}"));
+    let twice = u64::from(count) * 2;
+    facts.line(
+        "promise",
+        format!(
+            "about {count} in each clock-aligned {period:?}, under {twice} in the worst placed one, {nodes}"
+        ),
+    );
     if limit.scope == Scope::Fleet {
         add_fleet(facts, config.policy.fleet, count);
     }
@@ -366,7 +372,7 @@ mod tests {
     #[test]
     fn a_limit_of_a_fleet_has_its_bound_for_some_numbers_of_nodes() {
         let expected = [
-            "promise: about 100 in any 60s, on all nodes together",
+            "promise: about 100 in each clock-aligned 60s, under 200 in the worst placed one, on all nodes together",
             "fleet: nodes exchange counts every 1s, and leave at most 10 % of the limit unpublished",
             "fleet: what the nodes' tables of watched keys have no room for comes on top (tollgate_confirm_error)",
             "fleet 2 nodes: publishes from 10, admits at most 109 + what arrives in 2s, never more than 200",

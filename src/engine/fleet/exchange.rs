@@ -27,6 +27,9 @@ const LIVE_EXCHANGES: u64 = 5;
 /// The shortest time for which a node counts as live: a store that is away for a moment loses no nodes.
 const MIN_LIVENESS: Nanos = Nanos::from_secs(5);
 
+/// The time for which a node was away is known that well: a call takes less.
+const AWAY_MARGIN: Nanos = Nanos::SECOND;
+
 /// Exchanges without an answer until what is known of the fleet counts as old.
 const OLD_EXCHANGES: u64 = 5;
 
@@ -36,8 +39,16 @@ const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);
 /// Bytes that an exchange reads at most.
 const MAX_READ: usize = 256 * 1024;
 
+/// Bytes that an exchange reads at least, however thin the link is: a chunk (an exchange reads a whole one in any case).
+const MIN_READ: usize = 16 * 1024;
+
 /// The longest time that a reply may take: a distant store makes exchanges rarer than planned, and does not end them.
 const TIMEOUT: Nanos = Nanos::SECOND;
+
+/// How long a node counts as live after an exchange.
+fn liveness(terms: FleetTerms) -> Nanos {
+    terms.every.saturating_mul(LIVE_EXCHANGES).max(MIN_LIVENESS)
+}
 
 /// What a node exchanges, and what it has exchanged.
 #[derive(Debug)]
@@ -65,6 +76,10 @@ pub struct FleetExchange {
     shown: Believed,
     /// When (monotonic) this node looked at its own counts last.
     looked_at: Option<Nanos>,
+    /// When (monotonic) the store answered last.
+    answered_at: Option<Nanos>,
+    /// Bytes that the next exchange reads at most: less after one that took too long.
+    max_read: usize,
     reports: Reports,
 }
 
@@ -85,6 +100,8 @@ impl Default for FleetExchange {
             shown_without: 0,
             shown: Believed::default(),
             looked_at: None,
+            answered_at: None,
+            max_read: MAX_READ,
             reports: Reports::default(),
         }
     }
@@ -141,6 +158,7 @@ impl FleetExchange {
             Ok(news) => {
                 progress.record_call(FleetOutcome::Ok);
                 progress.record_answer(news.nodes, engine.now().mono);
+                self.max_read = self.max_read.saturating_mul(2).min(MAX_READ);
                 let has_more = news.has_more;
                 self.take_up(engine, limits, sent, news, next.as_ref());
                 self.show_errors(engine, limits, terms, true);
@@ -156,6 +174,9 @@ impl FleetExchange {
             }
             Err(why) => {
                 progress.record_call(FleetOutcome::Failed);
+                if why == StoreFailure::Timeout {
+                    self.max_read = (self.max_read / 2).max(MIN_READ);
+                }
                 if let Some(next) = &next {
                     self.publication.record_written(next, false);
                 }
@@ -186,8 +207,8 @@ impl FleetExchange {
             node: self.node,
             cursor: &self.cursor,
             chunks,
-            liveness: terms.every.saturating_mul(LIVE_EXCHANGES).max(MIN_LIVENESS),
-            max_bytes: MAX_READ,
+            liveness: liveness(terms),
+            max_bytes: self.max_read,
             leaves,
             timeout: TIMEOUT.into(),
         };
@@ -265,9 +286,18 @@ impl FleetExchange {
             self.publication.record_written(written, true);
         }
         self.publication.record_deleted();
+        let answered_at = self.answered_at.replace(engine.now().mono);
         if news.is_new_history {
-            // The store may have older chunks of this node again.
-            self.publication.leave_limits();
+            // A node without a cursor reads from the beginning, and one that was away for long is not known any more. Otherwise the
+            // store has lost data, and may have older chunks of this node again.
+            let was_away = answered_at.is_none_or(|at| {
+                sent.saturating_sub(at).saturating_add(AWAY_MARGIN) >= liveness(limits.terms)
+            });
+            let has_lost = !self.cursor.has_mark_of(&news.cursor) || !was_away;
+            match has_lost && !self.cursor.is_start() {
+                true => self.publication.leave_limits(),
+                false => self.publication.begin_anew(),
+            }
         }
         self.has_answer = true;
         self.has_read_all = !news.has_more || (self.has_read_all && !news.is_new_history);
@@ -279,7 +309,7 @@ impl FleetExchange {
         self.reports.record_refused(&engine.fleet().progress, refused, engine.now().mono);
         self.imports.expire(limits, engine.shared_instant().earliest);
         self.show(engine, limits);
-        self.reports.record_answer();
+        self.reports.record_answer(engine.now().mono);
     }
 
     fn learn_time(&mut self, engine: &Engine, limits: &FleetLimits, sent: Nanos, news: &FleetNews) {
@@ -363,7 +393,7 @@ impl FleetExchange {
         }
         self.imports.expire(limits, engine.shared_instant().earliest);
         self.show_errors(engine, limits, terms, false);
-        self.reports.record_no_answer(why);
+        self.reports.record_no_answer(why, engine.now().mono);
     }
 
     /// Shows how far the nodes may exceed each limit now.

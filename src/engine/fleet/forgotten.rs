@@ -30,6 +30,8 @@ pub(super) struct Forgettings {
     by_key: HashMap<KeyHash, Forgetting>,
     /// Counts of nodes are not believed that had made less changes: what was forgotten before is not known.
     oldest_change: u64,
+    /// From when on (shared time) no window has counts from before that.
+    oldest_over: Nanos,
     /// How often something was forgotten. It tells what a view leaves out from what it does not leave out yet.
     pub(super) count: u64,
 }
@@ -91,12 +93,24 @@ impl Forgotten {
         Some((forgettings.count, is_other))
     }
 
-    /// Forgets what nodes counted of any key that had not made the change of this number.
-    pub(in crate::engine) fn forget_before(&self, change: u64) {
+    /// Forgets what nodes counted of any key that had not made the change of this number. `now`: the latest that the shared time can
+    /// be; `period`: the longest window of a limit.
+    pub(in crate::engine) fn forget_before(&self, change: u64, now: Nanos, period: Nanos) {
         let mut forgettings = self.forgettings.lock();
         forgettings.count += 1;
         forgettings.oldest_change = forgettings.oldest_change.max(change);
+        forgettings.oldest_over = now.saturating_add(period.saturating_mul(2));
         self.has_any.store(true, Ordering::Release);
+    }
+
+    /// Drops what no node can have heard of: changes after this number, which a store has told by a wrong clock.
+    pub(in crate::engine) fn drop_after(&self, change: u64) {
+        let mut forgettings = self.forgettings.lock();
+        forgettings.count += 1;
+        if forgettings.oldest_change > change {
+            forgettings.oldest_change = 0;
+        }
+        forgettings.by_key.retain(|_, forgetting| forgetting.heard.changes <= change);
     }
 
     /// How often something was forgotten.
@@ -122,6 +136,9 @@ impl Forgotten {
         }
         let mut forgettings = self.forgettings.lock();
         forgettings.by_key.retain(|_, forgetting| forgetting.over > now);
+        if forgettings.oldest_over <= now {
+            forgettings.oldest_change = 0;
+        }
         forgettings.clone()
     }
 }
@@ -176,11 +193,27 @@ mod tests {
     fn counts_from_before_changes_that_are_not_known_are_not_believed() {
         let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
         let heard = |changes| Heard { changes, bans: 0 };
-        forgotten.forget_before(7);
-        forgotten.forget_before(5);
+        forgotten.forget_before(7, at(9), at(60));
+        forgotten.forget_before(5, at(9), at(60));
         let all = forgotten.snapshot(at(9));
         assert!(!all.believes(KEY, heard(6)) && all.believes(KEY, heard(7)));
         assert_eq!((forgotten.needed(KEY), all.count), (heard(7), 2));
+        // A node that begins in another history has made less.
+        assert!(!forgotten.snapshot(at(128)).believes(KEY, heard(0)));
+        assert!(forgotten.snapshot(at(129)).believes(KEY, heard(0)));
+        assert_eq!(forgotten.needed(KEY), heard(0));
+    }
+
+    #[test]
+    fn changes_of_no_possible_time_hide_no_counts() {
+        let (forgotten, at) = (Forgotten::default(), Nanos::from_secs);
+        let (heard, other) = (|changes| Heard { changes, bans: 0 }, KeyHash { high: 2, low: 2 });
+        forgotten.forget(KEY, 900, at(9), at(60));
+        forgotten.forget(other, 5, at(9), at(60));
+        forgotten.forget_before(800, at(9), at(60));
+        forgotten.drop_after(7);
+        let all = forgotten.snapshot(at(9));
+        assert!(all.believes(KEY, heard(0)) && !all.believes(other, heard(4)));
     }
 
     #[test]

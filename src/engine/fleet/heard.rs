@@ -19,6 +19,8 @@ pub(in crate::engine) struct MadeChanges {
     latest: AtomicU64,
     /// Whether it is known which there are.
     is_known: AtomicBool,
+    /// Whether this process counts on from what was counted before it began.
+    continues: AtomicBool,
 }
 
 impl Heard {
@@ -43,5 +45,21 @@ impl MadeChanges {
     pub(in crate::engine) fn set_latest(&self, number: u64) {
         self.latest.store(number, Ordering::Release);
         self.is_known.store(true, Ordering::Release);
+    }
+
+    /// It is not known any more which there are.
+    pub(in crate::engine) fn forget(&self) {
+        self.is_known.store(false, Ordering::Release);
+        self.latest.store(0, Ordering::Release);
+    }
+
+    /// This process counts on from what was counted before it began.
+    #[cfg(feature = "bin")]
+    pub(in crate::engine) fn set_continuing(&self) {
+        self.continues.store(true, Ordering::Release);
+    }
+
+    pub(in crate::engine) fn is_continuing(&self) -> bool {
+        self.continues.load(Ordering::Acquire)
     }
 }

@@ -4,6 +4,7 @@
 use super::progress::FleetProgress;
 use crate::clock::Nanos;
 use crate::limit::FleetBound;
+use crate::store::redis::ToldOutage;
 
 /// Chunks that are left out after so long without any are told of again.
 const QUIET_BEFORE_WARNING: Nanos = Nanos::from_secs(60);
@@ -14,7 +15,7 @@ const PPM: u64 = 1_000_000;
 /// What the log was told last.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    is_unanswered: bool,
+    outage: ToldOutage,
     is_time_unsteady: bool,
     leaves_out_chunks: bool,
     /// When (monotonic) chunks of other nodes were left out last.
@@ -46,16 +47,16 @@ pub(super) struct Knowledge {
 }
 
 impl Reports {
-    /// The store answers.
-    pub(super) fn record_answer(&mut self) {
-        if std::mem::take(&mut self.is_unanswered) {
+    /// The store answers. `now`: monotonic.
+    pub(super) fn record_answer(&mut self, now: Nanos) {
+        if self.outage.succeed(now) {
             log::warn!("nodes exchange counts for limits with scope: fleet again");
         }
     }
 
     /// The store does not answer, for this reason.
-    pub(super) fn record_no_answer(&mut self, why: &str) {
-        if !std::mem::replace(&mut self.is_unanswered, true) {
+    pub(super) fn record_no_answer(&mut self, why: &str, now: Nanos) {
+        if self.outage.fail(now) {
             log::warn!(
                 "limits with scope: fleet count on this node, with what is known of the others: the store gives no answer: {why}"
             );

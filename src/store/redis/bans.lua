@@ -20,8 +20,8 @@
 -- A ban doubles with each ban that is not forgiven, up to the longest one, and begins when its node made it. So a ban
 -- that arrives late or twice bans no key for longer. A key that is banned is not banned again by another node. A ban that was
 -- lifted (key_rules.lua) is kept as one that ended then, so it does not come back by a report that arrives late. A ban does not
--- count for denials that were forgiven before its node had heard so; the node is told that it has ended. Bans that have ended are
--- told too: a node that did not hear of one in time shall forget the denials that led to it.
+-- count for denials that were forgiven before its node had heard so; that node alone is told that it has ended. Bans that have
+-- ended are told too: a node that did not hear of one in time shall forget the denials that led to it.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local floor, max, min = math.floor, math.max, math.min
@@ -41,8 +41,9 @@ local function read(key)
   local text = call('HGET', KEYS[2], key)
   local level, till, forgive, since = match(text or '', '^(%d+) (%d+) (%d+) (%d+)$')
   level, till, since = tonumber(level) or 0, tonumber(till) or 0, tonumber(since) or 0
-  -- What another program wrote bans nobody.
+  -- What another program wrote, or a node by a wrong clock, bans nobody and forgives nothing.
   if till - now > MAX_BAN then level, till = 0, 0 end
+  if since - now > MAX_AHEAD then since = 0 end
   return level, till, tonumber(forgive) or 1, since
 end
 
@@ -54,21 +55,35 @@ local function drop(keys)
   end
 end
 
+local reply = { '' }
+local function tell(key, reported_at, till)
+  for _, value in ipairs({ key, reported_at, format('%.0f', till - now) }) do reply[#reply + 1] = value end
+end
+
 drop(call('ZRANGEBYSCORE', KEYS[3], '-inf', format('%.0f', now), 'LIMIT', 0, MAX_DROPPED))
+drop(call('ZRANGEBYSCORE', KEYS[3], format('(%.0f', now + MAX_AHEAD), '+inf', 'LIMIT', 0, MAX_DROPPED))
 for n = 2, #ARGV - 6, 7 do
   local key, ban = ARGV[n], tonumber(ARGV[n + 1])
   local longest, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
   local level, till, _, since = read(key)
   local within, at = tonumber(ARGV[n + 4]), now - tonumber(ARGV[n + 5])
-  if till <= at and tonumber(ARGV[n + 6]) >= since then
+  -- Denials that are all later than what was forgiven count, whatever the node has heard.
+  local is_forgiven = tonumber(ARGV[n + 6]) < since and at - within <= since
+  if till <= at and not is_forgiven then
     level = max(0, level - floor((at - till) / forgive))
     till = at + min(max(ban, longest), ban * 2 ^ min(level, 40))
     level = level + 1
     call('HSET', KEYS[2], key, format('%d %.0f %.0f %.0f', level, till, forgive, since))
-    call('ZADD', KEYS[3], format('%.0f', till + max(forgive * level, 2 * within)), key)
+    local over = min(till + max(forgive * level, 2 * within), now + MAX_AHEAD)
+    call('ZADD', KEYS[3], format('%.0f', over), key)
   end
-  -- Every node receives the recorded ban again, so that a node which banned the key later learns of it.
-  call('ZADD', KEYS[1], format('%.0f', now), key)
+  if till <= now and is_forgiven then
+    -- Other nodes have counted no denial that was forgiven.
+    tell(key, format('%.0f', now), till)
+  else
+    -- Every node receives the recorded ban again, so that a node which banned the key later learns of it.
+    call('ZADD', KEYS[1], format('%.0f', now), key)
+  end
 end
 local over = call('ZCARD', KEYS[3]) - MAX_KEPT
 if over > 0 then drop(call('ZRANGE', KEYS[3], 0, min(over, MAX_DROPPED) - 1)) end
@@ -78,8 +93,8 @@ if call('ZCARD', KEYS[3]) > 0 then
   if #ARGV > 1 then expire_bans({ KEYS[1], KEYS[2], KEYS[3] }, now) end
 end
 
--- Appends bans that were reported since a time. Returns when to go on, and how many keys were looked at.
-local function report(reply, since)
+-- Tells bans that were reported since a time. Returns when to go on, and how many keys were looked at.
+local function report(since)
   local reported = call('ZRANGEBYSCORE', KEYS[1], format('%.0f', since), format('%.0f', now),
     'WITHSCORES', 'LIMIT', 0, MAX_REPORTED)
   for n = 1, #reported, 2 do
@@ -87,9 +102,7 @@ local function report(reply, since)
     if #reported[n] > MAX_KEY or not match(reported[n], '^%x+$') or (till == 0 and forgiven == 0) then
       drop({ reported[n] })
     else
-      for _, value in ipairs({ reported[n], reported[n + 1], format('%.0f', till - now) }) do
-        reply[#reply + 1] = value
-      end
+      tell(reported[n], reported[n + 1], till)
     end
   end
   local following = now
@@ -101,10 +114,10 @@ local function report(reply, since)
 end
 
 -- A store that has lost its time may have told other nodes of bans as of an earlier one.
-local since, reply = time.is_lost and 0 or time.told, { '' }
+local since = time.is_lost and 0 or time.told
 for _ = 1, MAX_READS do
   local seen
-  since, seen = report(reply, since)
+  since, seen = report(since)
   if seen < MAX_REPORTED or #reply > MAX_REPORTED then break end
 end
 reply[1] = format('%.0f', since)

@@ -12,6 +12,7 @@ use redis::{Cmd, Value};
 use super::redis_transport::RedisTransport;
 use super::server::{CommandError, Lane};
 use super::slots;
+use super::told_outage::ToldOutage;
 use super::transport::{Readiness, StoreTransport};
 use crate::clock::Nanos;
 use crate::limit::MICROSECOND;
@@ -60,7 +61,7 @@ struct SharedBan {
 /// Shares bans until the transport is dropped.
 pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
-    let mut failing = false;
+    let mut outage = ToldOutage::default();
     // A node that has just begun does not use denials of others before it has heard of the bans.
     let mut pause = Duration::ZERO;
     loop {
@@ -86,10 +87,10 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
                 if sent.len() == MAX_SENT || reply.bans.len() >= MAX_SENT {
                     pause = EXCHANGE_EVERY_WHILE_MANY;
                 }
-                if std::mem::take(&mut failing) {
+                let now = transport.context.clock.now().mono;
+                if outage.succeed(now) {
                     log::info!("bans are shared with the other nodes again");
                 }
-                let now = transport.context.clock.now().mono;
                 for SharedBan { key, reported_at, left } in reply.bans {
                     let span = MICROSECOND.saturating_mul(left.unsigned_abs());
                     let until = match left {
@@ -106,7 +107,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
             // the ban names its age.
             Err(why) => {
                 bans.put_back_unshared(sent);
-                if !std::mem::replace(&mut failing, true) {
+                if outage.fail(transport.context.clock.now().mono) {
                     log::warn!("bans are not shared with the other nodes: {why}");
                 }
             }

@@ -36,7 +36,7 @@ const MICROS_PER_MILLI: u64 = 1_000;
 
 /// The latest time that a store may tell, in microseconds since the epoch: the year 2200. Sums of later times and spans would end
 /// at the largest number, where time stands still.
-const MAX_TIME: u64 = 7_258_118_400 * 1_000_000;
+pub(super) const MAX_TIME: u64 = 7_258_118_400 * 1_000_000;
 
 /// Where a node has read up to. The default has read nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,18 @@ pub struct FleetCursor {
     sequence: u64,
     /// The store's time of the latest exchange, in microseconds. A store that does not know of this exchange has lost writes.
     at: u64,
+}
+
+impl FleetCursor {
+    /// Whether nothing was read yet.
+    pub fn is_start(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether both are of one history of a store, which may have lost writes in between.
+    pub fn has_mark_of(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
 }
 
 #[cfg(feature = "bin")]

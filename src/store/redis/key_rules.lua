@@ -4,7 +4,7 @@
 --                field, whose value is the time at which the rule ends, that at which it was made, each with a blank behind it,
 --                and a text of the nodes
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
---                `version word key`
+--                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
 -- ARGV[1..2]     the version that the node knows, and its mark; 0: none
 -- ARGV[3]        the mark of these changes
@@ -19,28 +19,33 @@
 --                  keep field span made text  adds a rule, or replaces one that was made before
 --                  gone field made            removes a rule that was made before
 --                  again number word key      `reset` or `lift`, which was the change of this number
--- returns        the version and its mark; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do since then `do`, its version, word, key; and if
---                things to do before a version are not kept any more, which the node may have missed, `missed`, the version
+--                  seen                       nothing, except that the version exceeds the one that the node knows
+-- returns        the version, its mark and the time; then, if the node knows another one or wants all: for each rule `rule`, its
+--                field, the rest of its span, its text; and for each thing to do that this history heard of since then `do`, the
+--                version at which it did, its number, word, key; and if things to do before a version are not kept any more,
+--                which the node may have missed, `missed`, the version
 --
 -- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
 -- everything (common.lua): so each change has a higher version than all changes that nodes have heard of before. With
 -- more than 1,000 rules a `put` changes nothing, and the reply is the word `full`. If what the node knows is not in the history
 -- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`,
--- `gone` and `again`, by which a node tells it.
+-- `gone`, `again` and `seen`, by which a node tells it. A version that no clock can have told is such a one, and is not exceeded:
+-- the node finds the time in the reply, and drops what is later.
 --
--- Example: `7 a1 b2 - 7 drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is the time, `b2`, then
--- all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
+-- Example: `7 a1 b2 - 7 drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
+-- time, then all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local format, match, max = string.format, string.match, math.max
+local format, match, max, min = string.format, string.match, math.max, math.min
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_EVENTS = 2000 -- marks, and things to do
 local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
+local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
 local MAX_TEXT = 8192 -- bytes
 local MAX_MARK = 32 -- bytes of a mark and of a version
-local LENGTHS = { put = 5, keep = 5, gone = 3, again = 4 }
+local LENGTHS = { put = 5, keep = 5, gone = 3, again = 4, seen = 1 }
+local MERGES = { keep = true, gone = true, again = true, seen = true }
 
 delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
 if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
@@ -58,7 +63,8 @@ local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') 
 if version - now > MAX_AHEAD then version = 0 end
 local mark = match(call('HGET', KEYS[1], 'mark') or '', '^%w+$') or ''
 local first = ARGV[6]
-local is_merge = first == 'keep' or first == 'gone' or first == 'again'
+local is_merge = MERGES[first]
+local is_possible = known - now <= MAX_AHEAD
 
 local function all()
   local rules, fields = {}, call('HGETALL', KEYS[1])
@@ -85,6 +91,7 @@ end
 
 local function is_known()
   if known == 0 then return true end
+  if not is_possible then return false end
   if known >= version then return known == version and known_mark == mark end
   if call('ZSCORE', KEYS[2], format('%.0f at %s', known, known_mark)) then return true end
   -- What is older than everything that is kept cannot be told from another history.
@@ -93,16 +100,17 @@ end
 
 -- Records what nodes have to do once, and that denials of the key are forgiven. A ban that was reported later stays.
 local function record(number, word, key)
-  call('ZADD', KEYS[2], number, format('%s %s %s', number, word, key))
+  call('ZADD', KEYS[2], 'NX', format('%.0f', version), format('%s %s %s', number, word, key))
   local known_ban = call('HGET', KEYS[4], key) or ''
   local level, till, forgive, since = match(known_ban, '^(%d+) (%d+) (%d+) (%d+)$')
   local over = tonumber(call('ZSCORE', KEYS[5], key) or 0)
   local reported_at = tonumber(call('ZSCORE', KEYS[3], key) or 0)
   if word == 'lift' and reported_at <= tonumber(number) then
-    -- It is kept as one that has ended now: a node that was away may report it later.
-    level, till, forgive, over = 0, format('%.0f', now), 1, 0
+    -- It is kept as one that ended then: a node that was away may report it later, or one that began since.
+    level, till, forgive, over = 0, format('%.0f', min(now, tonumber(number))), 1, 0
     call('ZREM', KEYS[3], key)
   end
+  if not level and call('ZCARD', KEYS[5]) >= MAX_FORGIVEN then return end
   since = max(tonumber(since) or 0, tonumber(number))
   call('HSET', KEYS[4], key, format('%s %s %s %.0f', level or 0, till or 0, forgive or 1, since))
   call('ZADD', KEYS[5], format('%.0f', max(over, now + KEEP_CHANGE)), key)
@@ -124,8 +132,10 @@ if first then
     n = n + (LENGTHS[word] or 2)
   end
   if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
-  version = max(version + 1, known + 1, time.told + 1, now)
+  version = max(version + 1, is_possible and known + 1 or 0, time.told + 1, now)
   mark = ARGV[3]
+  -- What is later was written by no node, or by one that was told a wrong time.
+  call('ZREMRANGEBYSCORE', KEYS[2], format('(%.0f', version), '+inf')
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
   n = 6
@@ -142,7 +152,8 @@ if first then
     elseif word == 'reset' or word == 'lift' then
       record(format('%.0f', version), word, name)
     elseif word == 'again' then
-      record(name, ARGV[n + 2], ARGV[n + 3])
+      -- A change of no possible time is made once more.
+      record(format('%.0f', min(tonumber(name), version)), ARGV[n + 2], ARGV[n + 3])
     end
     n = n + (LENGTHS[word] or 2)
   end
@@ -151,7 +162,7 @@ if first then
   call('PEXPIRE', KEYS[2], KEEP)
 end
 
-local reply = { format('%.0f', version), mark }
+local reply = { format('%.0f', version), mark, format('%.0f', now) }
 local is_new = version ~= known or mark ~= known_mark
 -- While there are rules besides `version` and `mark`.
 if first or call('HLEN', KEYS[1]) > 2 then keep_time(KEYS[6], time) end
@@ -168,10 +179,13 @@ if known < oldest_kept() then
   reply[#reply + 1] = format('%.0f', oldest_kept())
 end
 -- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
-for _, event in ipairs(call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), '+inf')) do
-  local number, word, key = match(event, '^(%d+) (%a+) (%x+)$')
+local events =
+  call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), format('%.0f', version), 'WITHSCORES')
+for n = 1, #events, 2 do
+  local number, word, key = match(events[n], '^(%d+) (%a+) (%x+)$')
   if word == 'reset' or word == 'lift' then
-    for _, value in ipairs({ 'do', number, word, key }) do reply[#reply + 1] = value end
+    local at = format('%.0f', tonumber(events[n + 1]))
+    for _, value in ipairs({ 'do', at, number, word, key }) do reply[#reply + 1] = value end
   end
 end
 return reply

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::failure::StoreFailure;
+use super::fleet::MAX_TIME;
 use super::shared_store::SharedStore;
 use super::slots;
 use super::transport::Readiness;
@@ -63,6 +64,8 @@ pub enum RuleChange {
     Lift(KeyHash),
     /// A reset or a lift that this node has made: after the store has lost its changes.
     Again(RuleEvent),
+    /// Nothing, but the version of the store exceeds the one that this node knows: after the store has lost its changes.
+    Seen,
 }
 
 /// A state of the rules in the history of a store. A store that is restored, or another one, has another history, in which
@@ -100,10 +103,12 @@ pub struct RulesQuestion<'q> {
 pub struct RuleNews {
     /// The version of the rules.
     pub version: RulesVersion,
+    /// The store's time, in microseconds. Whatever a store has told of is earlier, unless its clock was wrong.
+    pub time: u64,
     /// All rules; `None` if the node knows them.
     pub rules: Option<Vec<KeyRule>>,
-    /// What this node has to do once, in order.
-    pub once: Vec<RuleEvent>,
+    /// What this node has to do once, in order, and the version at which the store heard of it.
+    pub once: Vec<(u64, RuleEvent)>,
     /// What nodes had to do before this number is not known any more, and this node may have missed it.
     pub missed_before: Option<u64>,
 }
@@ -111,7 +116,7 @@ pub struct RuleNews {
 /// What all nodes do once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleEvent {
-    /// The number of the change, which is a version of the rules, and the time of the change by the store.
+    /// The time of the change by the store, in microseconds, and different from that of all other changes of a history.
     pub number: u64,
     /// The key.
     pub key: KeyHash,
@@ -241,6 +246,7 @@ impl RuleChange {
                 let word = if *is_lift { "lift" } else { "reset" };
                 push(&["again", &number.to_string(), word, &key.to_string()]);
             }
+            Self::Seen => push(&["seen"]),
         }
     }
 }
@@ -309,12 +315,14 @@ fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> 
     })
 }
 
+/// Reads a reply. `None`: no store gives it. Rules and events that no node has written are left out.
 fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews> {
     let RulesQuestion { known, wants_all, date, .. } = question;
     let mut words = reply.iter().map(String::as_str);
-    let number = words.next()?.parse().ok()?;
-    let version = RulesVersion { number, mark: words.next()?.to_owned() };
-    let mut news = RuleNews { version, ..RuleNews::default() };
+    let version_number: u64 = words.next()?.parse().ok().filter(|at| *at <= MAX_TIME)?;
+    let version = RulesVersion { number: version_number, mark: words.next()?.to_owned() };
+    let time = words.next()?.parse().ok().filter(|at| *at <= MAX_TIME)?;
+    let mut news = RuleNews { version, time, ..RuleNews::default() };
     let mut rules = Vec::new();
     while let Some(word) = words.next() {
         match word {
@@ -323,21 +331,30 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
                 rules.extend(rule_of(field, left, text, date));
             }
             "do" => {
-                let (number, word) = (words.next()?.parse().ok()?, words.next()?);
-                let is_lift = match word {
-                    "reset" => false,
-                    "lift" => true,
-                    _ => return None,
-                };
-                let key = words.next()?.parse().ok()?;
-                news.once.push(RuleEvent { number, key, is_lift });
+                let at = words.next()?.parse().ok().filter(|at| *at <= version_number)?;
+                let event = [words.next()?, words.next()?, words.next()?];
+                let event = event_of(event).filter(|event| event.number <= at);
+                news.once.extend(event.map(|event| (at, event)));
             }
-            "missed" => news.missed_before = Some(words.next()?.parse().ok()?),
+            "missed" => {
+                let before = words.next()?.parse().ok().filter(|at| *at <= version_number)?;
+                news.missed_before = Some(before);
+            }
             _ => return None,
         }
     }
     news.rules = (news.version != *known || wants_all).then_some(rules);
     Some(news)
+}
+
+/// `None`: another program wrote it.
+fn event_of([number, word, key]: [&str; 3]) -> Option<RuleEvent> {
+    let is_lift = match word {
+        "reset" => false,
+        "lift" => true,
+        _ => return None,
+    };
+    Some(RuleEvent { number: number.parse().ok()?, key: key.parse().ok()?, is_lift })
 }
 
 #[cfg(test)]
@@ -359,6 +376,8 @@ mod tests {
     fn known() -> RulesVersion {
         RulesVersion { number: 7, mark: "k".to_owned() }
     }
+
+    const KEY: &str = "0000000000000001000000000000005f";
 
     fn question(known: &RulesVersion, date: Nanos) -> RulesQuestion<'_> {
         RulesQuestion { known, wants_all: false, changes: &[], date, told: 0 }
@@ -383,7 +402,7 @@ mod tests {
                 (put.as_str(), span.as_str(), made.as_str()),
                 ("put", "60000000", "999000000")
             );
-            let reply = ["8", "m", "rule", field, span, text].map(str::to_owned);
+            let reply = ["8", "m", "9", "rule", field, span, text].map(str::to_owned);
             let news = parse_news(&reply, question(&known(), date)).unwrap();
             assert_eq!(news.rules, Some(vec![written]));
         }
@@ -398,19 +417,35 @@ mod tests {
         };
         for words in [
             &[][..],
-            &["x", "m"],
+            &["x", "m", "9"],
             &["8"],
-            &["8", "m", "rule", "b1"],
-            &["8", "m", "do", "8", "reset", "xyz"],
-            &["8", "m", "do", "x", "reset", "5f"],
-            &["8", "m", "do", "8", "forget", "5f"],
-            &["8", "m", "?"],
+            &["8", "m"],
+            &["8", "m", "9", "rule", "b1"],
+            &["8", "m", "9", "do", "8", "8", "reset"],
+            &["8", "m", "9", "do", "9", "8", "reset", KEY],
+            &["8", "m", "9", "missed", "9"],
+            &["8", "m", "9", "?"],
+            &["18446744073709551614", "m", "9"],
+            &["8", "m", "18446744073709551614"],
         ] {
             assert_eq!(news(words), None, "{words:?}");
         }
-        // Rules that this version does not know are left out.
-        let read = news(&["8", "m", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
+        // Rules and events that this version does not know are left out.
+        let read = news(&["8", "m", "9", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
         assert_eq!(read.rules, Some(Vec::new()));
-        assert_eq!(news(&["7", "k"]).unwrap().rules, None);
+        assert_eq!(news(&["7", "k", "9"]).unwrap().rules, None);
+        for event in [
+            ["8", "reset", "xyz"],
+            ["x", "reset", KEY],
+            ["8", "forget", KEY],
+            ["9", "reset", KEY],
+            ["99999999999999999999", "lift", KEY],
+        ] {
+            let words = [&["8", "m", "9", "do", "8"][..], &event].concat();
+            assert_eq!(news(&words).unwrap().once, [], "{event:?}");
+        }
+        let read = news(&["8", "m", "9", "do", "8", "7", "lift", KEY]).unwrap();
+        let event = RuleEvent { number: 7, key: KEY.parse().unwrap(), is_lift: true };
+        assert_eq!((read.once, read.time), (vec![(8, event)], 9));
     }
 }

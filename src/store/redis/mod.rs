@@ -13,6 +13,8 @@
 #[cfg(feature = "redis")]
 mod address;
 #[cfg(feature = "redis")]
+mod away_log;
+#[cfg(feature = "redis")]
 mod bans;
 mod batch;
 mod batcher;
@@ -48,6 +50,7 @@ mod slots;
 mod start;
 #[cfg(feature = "redis")]
 mod told_failures;
+mod told_outage;
 #[cfg(feature = "redis")]
 mod topology;
 mod transport;
@@ -74,5 +77,6 @@ pub use metrics::{CallOutcome, StoreMetrics};
 pub use reachability::unreachable_servers;
 pub use script::SCRIPT;
 pub use shared_store::SharedStore;
+pub use told_outage::ToldOutage;
 pub use transport::{Readiness, StoreTransport};
 pub use unreported::UnreportedReceipt;

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::{Address, Login, StoreSettings, StoreTls};
+use super::away_log::AwayLog;
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::ServerConnection;
 use super::failure::StoreFailure;
@@ -32,10 +33,13 @@ use super::server_storage::ServerStorage;
 use super::server_task;
 use super::told_failures::ToldFailures;
 use super::transport::Readiness;
-use crate::clock::{Clock, Nanos, RoundedSpan};
+use crate::clock::{Clock, RoundedSpan};
 
 /// How long a server may take to answer a question about its slots.
 const SLOTS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Characters of what a server says that are written to the log.
+const MAX_REASON: usize = 200;
 
 /// What all servers of a store share.
 pub(super) struct ServerContext {
@@ -76,7 +80,7 @@ pub(super) struct Server {
     background_failures: ToldFailures,
     pub(super) breaker: CircuitBreaker,
     /// Since when it is away.
-    away_since: Mutex<Option<Nanos>>,
+    away_log: Mutex<AwayLog>,
     /// Wakes the task that keeps the connection open.
     pub(super) wake: Notify,
     /// In a Cluster, a slot that this server holds: a probe writes there.
@@ -125,7 +129,7 @@ impl Server {
             background: tokio::sync::Mutex::default(),
             background_failures: ToldFailures::default(),
             breaker: CircuitBreaker::default(),
-            away_since: Mutex::new(None),
+            away_log: Mutex::default(),
             wake: Notify::new(),
             probe_slot: AtomicU16::new(0),
             storage: ServerStorage::default(),
@@ -252,7 +256,7 @@ impl Server {
     }
 
     fn command_error(&self, error: &RedisError) -> CommandError {
-        let why = error.to_string();
+        let why: String = error.to_string().chars().take(MAX_REASON).collect();
         let redirect = error.redirect_node();
         let to = || Address::from_server(redirect?.0, &self.address);
         match error.code() {
@@ -281,7 +285,9 @@ impl Server {
         let opened_breaker = match failure {
             StoreFailure::Unreadable => {
                 // The server works. What another program wrote there does not count against it.
-                log::error!("the store at {}: {why}", self.address);
+                if self.background_failures.record(why, self.context.clock.now().mono) {
+                    log::error!("the store at {}: {why}", self.address);
+                }
                 return;
             }
             // Nothing was sent, so this says nothing about the server.
@@ -306,26 +312,24 @@ impl Server {
 
     /// Records that the breaker has opened.
     pub(super) fn record_away(&self, why: &str) {
-        let mut away_since = self.away_since.lock();
-        if away_since.is_none() {
+        if self.away_log.lock().record_away(self.context.clock.now().mono) {
             log::error!(
                 "the store at {} is away: {why}; on_store_failure judges until it is back",
                 self.address
             );
-            *away_since = Some(self.context.clock.now().mono);
         }
-        drop(away_since);
         self.context.refresh_topology.notify_one();
         self.context.readiness_changed.notify_waiters();
     }
 
     /// Records that the breaker has closed.
     pub(super) fn record_back(&self) {
-        if let Some(since) = self.away_since.lock().take() {
-            let took = RoundedSpan(self.context.clock.now().mono.saturating_sub(since));
-            log::warn!("the store at {} is back after {took}", self.address);
-        } else {
-            log::info!("the store at {} answers", self.address);
+        match self.away_log.lock().record_back(self.context.clock.now().mono) {
+            (Some(span), true) => {
+                log::warn!("the store at {} is back after {}", self.address, RoundedSpan(span));
+            }
+            (Some(_), false) => {}
+            (None, _) => log::info!("the store at {} answers", self.address),
         }
         self.context.refresh_topology.notify_one();
     }

@@ -429,8 +429,12 @@ impl Keep {
         match words[0].as_str() {
             "ZADD" => {
                 let Some(set) = self.sorted_set(key, true)? else { return number(0) };
-                let pairs = words[2..].chunks(2);
-                let new = pairs.filter(|pair| set.add(&pair[1], pair[0].parse().unwrap()));
+                let keeps = words[2].eq_ignore_ascii_case("NX");
+                let pairs = words[2 + usize::from(keeps)..].chunks(2);
+                let new = pairs.filter(|pair| {
+                    let is_kept = keeps && set.score(&pair[1]).is_some();
+                    !is_kept && set.add(&pair[1], pair[0].parse().unwrap())
+                });
                 number(new.count())
             }
             "ZSCORE" => match self.sorted_set(key, false)?.and_then(|set| set.score(word(2))) {

@@ -269,10 +269,44 @@ mod tests {
     use crate::limit::Rate;
     use crate::policy::{KeyHash, KeySecret};
 
+    fn engine(clock: &Arc<ManualClock>) -> Engine {
+        Engine::new(Arc::clone(clock) as _, KeySecret::new([7; 16]))
+    }
+
+    #[test]
+    fn counts_of_keys_without_room_go_over_by_the_name_of_their_limit() {
+        let yaml = "version: 1
+listeners: [{ address: 127.0.0.1:1 }]
+origins: { site: { servers: [127.0.0.1:2] } }
+store: { redis: { url: \"redis://127.0.0.1:3\" } }
+limits:
+  writes: { tier: exact, rate: 9/1m, key: client_ip, when_full: estimate, scope: fleet }
+  pages: { tier: estimate, rate: 9/1m, key: client_ip }
+routes: [{ name: site, origin: site, limits: [writes, pages] }]
+";
+        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
+        let generation = |engine: &Engine| {
+            let loaded = crate::config::read_text(yaml, "", std::path::Path::new("")).unwrap();
+            engine.generation(loaded.config.policy, None).0
+        };
+        let [old, new] = [(); 2].map(|()| engine(&clock));
+        let [from, to] = [&old, &new].map(generation);
+        let sketch_of = |generation: &Generation| {
+            let mut numbers = generation.estimate_numbers().into_iter();
+            numbers.find(|(_, name)| name.starts_with("writes\0own\0")).unwrap().0
+        };
+        let sketch = from.estimates().find(|sketch| sketch.number() == sketch_of(&from)).unwrap();
+        let _receipt = sketch.debit(&old.confirm, KeyHash { high: 1, low: 2 }, 9, clock.now());
+        let record = ConfirmRecord { limits: from.estimate_numbers(), cells: old.settled_cells() };
+        let numbers: Vec<u8> = record.renumbered(&to).map(|cell| cell.limit()).collect();
+        assert_eq!(numbers, [sketch_of(&to)]);
+        assert_ne!(sketch_of(&to), sketch_of(&from), "or this shows nothing");
+    }
+
     #[test]
     fn units_that_may_be_taken_back_do_not_go_over() {
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_000)));
-        let engine = Engine::new(Arc::clone(&clock) as _, KeySecret::new([7; 16]));
+        let engine = engine(&clock);
         let limit =
             EstimateLimit::new(Rate::new(9, Nanos::from_secs(60)).unwrap(), 1_000, clock.now());
         let key = KeyHash { high: 1, low: 2 };

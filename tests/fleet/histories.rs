@@ -60,7 +60,11 @@ fn chunks_from_before_a_loss_of_data_are_deleted() {
         for node in 0..2 {
             fleet.nodes[node].forget(key(1), 7);
         }
-        fleet.exchanges(3).await;
+        // Until the node has written each of its chunks, and need not withdraw anything any more.
+        for n in 0..70 {
+            assert_eq!(fleet.passed(0, key(100 + n), 2), 2);
+            fleet.exchanges(1).await;
+        }
         fleet.store.restore();
         fleet.exchanges(3).await;
         fleet.join().await;

@@ -139,6 +139,7 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut PendingSettlement,
     ) {
+        let was_elsewhere = unsettled.is_handed_over;
         while unsettled.is_handed_over {
             if self.settle_elsewhere(generation, &mut unsettled, decision, pending).await {
                 return;
@@ -146,7 +147,11 @@ impl Engine {
         }
         let mut results = ExactVerdicts::default();
         let outcome = {
-            let request = self.exact_request(generation, &unsettled, decision);
+            let mut request = self.exact_request(generation, &unsettled, decision);
+            if was_elsewhere {
+                // The wait for a successor takes nothing of the time that the store has.
+                request.now = self.now();
+            }
             self.exact.settle(&request, &mut results).await
         };
         self.conclude(generation, &mut unsettled, outcome, results, decision, pending);
@@ -185,11 +190,13 @@ impl Engine {
         decision: &mut Decision,
         pending: &mut PendingSettlement,
     ) {
-        let (targets, tentative) = (&unsettled.targets, std::mem::take(&mut unsettled.tentative));
+        let (targets, mut tentative) =
+            (&unsettled.targets, std::mem::take(&mut unsettled.tentative));
         decision.verdicts.extend(results.verdicts);
         let late = unsettled.late.take();
         match outcome {
             ExactOutcome::Charged => {
+                self.tell_left_out(generation, targets, &mut tentative);
                 tentative.keep(decision.wait() > Nanos::ZERO, pending);
                 pending.open.append(&mut results.open);
                 decision.save = results.save;

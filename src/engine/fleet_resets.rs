@@ -64,9 +64,9 @@ impl Engine {
         }
     }
 
-    /// When this process began to count (monotonic); zero if it counts on from what was counted before.
-    pub fn counts_since(&self) -> Nanos {
-        if self.fleet().made_changes.is_continuing() { Nanos::ZERO } else { self.began }
+    /// When this process began to count (monotonic); `None` if it counts on from what was counted before.
+    pub fn counts_since(&self) -> Option<Nanos> {
+        (!self.fleet().made_changes.is_continuing()).then_some(self.began)
     }
 
     /// Forgets what nodes counted of a key that have not made the change of this number yet.

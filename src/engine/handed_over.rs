@@ -358,7 +358,7 @@ impl Engine {
         is_admitted
     }
 
-    /// Has the charge of a token that was checked in vain made by whoever counts.
+    /// Has a charge made by whoever counts: for a token that was checked in vain, or for a request that the switch met.
     pub(super) fn tell_charge(&self, generation: &Generation, target: &Target) {
         let loaded = generation.loaded(target.limit);
         let count = match ExactCharge::new(loaded, target, true) {

@@ -23,7 +23,7 @@ use crate::state::{FrameKind, FrameSink, StateSource};
 use crate::store::{InFlightCounts, ReleaseHook};
 
 /// How long the switch waits for the store to answer requests that were charged under estimate limits: longer than stores take,
-/// and short beside what a request may wait for the switch. What is not settled then does not go over.
+/// and short beside what a request may wait for the switch. What is not settled then is told the successor when it is.
 const TENTATIVE_PATIENCE_MILLIS: u32 = 200;
 
 /// Records in one frame.
@@ -85,6 +85,7 @@ impl EngineSource {
     /// its answer are waited for, so this blocks its thread for up to [`TENTATIVE_PATIENCE_MILLIS`].
     pub fn hand_over(&mut self, generation: &Generation, sink: &mut dyn FrameSink) {
         let engine = Arc::clone(&self.engine);
+        engine.fleet().tentative.begin_switch();
         engine.succession.begin_switch();
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {
@@ -203,7 +204,7 @@ impl Engine {
     /// The cells of the confirm table, without units that a shared store may still have taken back.
     fn settled_cells(&self) -> Vec<MovedCell> {
         // Before the cells: what is settled meanwhile is in them or not, but never too much.
-        let tentative = self.fleet().tentative.snapshot();
+        let tentative = self.fleet().tentative.leave_out();
         let mut cells = self.confirm.moved_cells();
         for cell in cells.iter_mut().filter(|_| !tentative.is_empty()) {
             if let Some(units) = tentative.get(&cell.key()) {

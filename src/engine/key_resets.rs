@@ -12,7 +12,6 @@ use super::look_up::{KeyCell, LookUpError};
 use super::shadow::candidate_key;
 use super::state::Engine;
 use crate::policy::{KeyHash, KeyRule, LimitIndex};
-use crate::store::SharedLift;
 use crate::store::redis::CellAddress;
 
 impl Engine {
@@ -110,11 +109,11 @@ impl Engine {
         }
     }
 
-    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it. `shared`: when it was lifted,
-    /// if a shared store tells so; later bans stay.
-    pub fn lift_ban(&self, generation: &Generation, key: KeyHash, shared: Option<SharedLift>) {
-        match shared {
-            Some(lift) => self.bans.lift_reported(key, lift, self.now().mono),
+    /// Lifts the ban that a penalty gave a key on this node, and forgets the denials that led to it. `reported_until`: a ban that
+    /// was reported to the shared store later stays, in microseconds by its time.
+    pub fn lift_ban(&self, generation: &Generation, key: KeyHash, reported_until: Option<u64>) {
+        match reported_until {
+            Some(until) => self.bans.lift_reported(key, until, self.now().mono),
             None => self.bans.lift(key),
         }
         // The hash of a key covers its limit.

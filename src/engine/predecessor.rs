@@ -111,8 +111,8 @@ impl Predecessor {
                 let cost = charge.cost;
                 let request = HandedRequest { charges: vec![charge], may_charge: true };
                 // Nobody waits for the verdict.
-                let _judged = self.judge_now(generation, &request);
-                if let Some(id) = settled {
+                let (judgment, _) = self.judge_now(generation, &request);
+                if let Some(id) = settled.filter(|_| judgment.charged) {
                     self.settle_estimate(generation, id, cost, false);
                 }
             }

@@ -196,7 +196,7 @@ pub enum HandedEvent {
         /// The key.
         key: HandedKey,
     },
-    /// A token was checked in vain.
+    /// A token was checked in vain, or a request that the switch met has passed.
     Charge(HandedCharge),
     /// A request that was charged under an estimate limit is settled: the charge counts, or is taken back.
     Settled {

@@ -43,6 +43,8 @@ struct TentativeEstimate {
     receipt: EstimateReceipt,
     /// Keeps the units from being published, and from going to a successor, until the request is judged.
     held: Option<TentativeHold>,
+    /// Whether it was made before cells changed hands.
+    is_before_switch: bool,
 }
 
 /// A slot in flight that a request holds.
@@ -97,12 +99,17 @@ impl Engine {
                         may_be_refused_later && (waits_for_store || estimate.fleet().is_some());
                     let held =
                         is_held.then(|| self.fleet().tentative.hold(target.key, target.cost));
+                    let is_before_switch = is_held && self.succession.is_here();
                     let (verdict, receipt) =
                         estimate.charge(&self.confirm, target.key, target.cost, now);
                     if verdict.allowed {
-                        let verdict = verdict_index;
-                        let charge = TentativeEstimate { verdict, target: index, receipt, held };
-                        tentative.estimates.push(charge);
+                        tentative.estimates.push(TentativeEstimate {
+                            verdict: verdict_index,
+                            target: index,
+                            receipt,
+                            held,
+                            is_before_switch,
+                        });
                     }
                     verdict
                 }
@@ -132,6 +139,20 @@ impl Engine {
         true
     }
 
+    /// Tells a successor what a request that passes was charged under estimate limits, as far as that was left out of what went over.
+    pub(super) fn tell_left_out(
+        &self,
+        generation: &Generation,
+        targets: &[Target],
+        tentative: &mut Tentative,
+    ) {
+        for charge in tentative.estimates.iter_mut().filter(|charge| charge.is_before_switch) {
+            if charge.held.take().is_some_and(TentativeHold::settle) {
+                self.tell_charge(generation, &targets[charge.target]);
+            }
+        }
+    }
+
     /// Refunds what was charged, because the request is refused. The verdicts are then those without the charges.
     pub(super) fn refund_tentative(
         &self,
@@ -140,7 +161,7 @@ impl Engine {
         tentative: Tentative,
         decision: &mut Decision,
     ) {
-        for TentativeEstimate { verdict, target, receipt, held } in tentative.estimates {
+        for TentativeEstimate { verdict, target, receipt, held, .. } in tentative.estimates {
             let target = &targets[target];
             if let TierState::Estimate(estimate) = &generation.loaded(target.limit).state {
                 estimate.refund(&self.confirm, receipt);

@@ -16,7 +16,6 @@ use crate::clock::Nanos;
 use crate::engine::Engine;
 use crate::limit::MICROSECOND;
 use crate::policy::{KeyHash, KeyRule};
-use crate::store::SharedLift;
 use crate::store::redis::{
     MAX_KEY_RULES, RuleChange, RuleChangeError, RuleEvent, RuleNews, RulesQuestion, RulesVersion,
     SharedStore, ToldOutage,
@@ -59,6 +58,8 @@ struct SharedRules {
     ended: VecDeque<EndedRule>,
     /// Resets and lifts that this node has made, the latest last. They are told to a store that has lost them.
     made: VecDeque<RuleEvent>,
+    /// Whether a store has answered this process.
+    has_answer: bool,
     /// When (monotonic) the log was told last that the store has lost its rules.
     loss_told: Option<Nanos>,
     /// Of questions without an answer.
@@ -259,8 +260,10 @@ impl KeyChanges {
             self.engine.drop_heard_changes(time);
             shared.made.retain(|event| event.number <= time);
             shared.version = RulesVersion::default();
+            shared.has_answer = true;
             return false;
         }
+        let is_first = !std::mem::replace(&mut shared.has_answer, true);
         shared.version = version;
         if let Some(rules) = rules {
             let now = self.engine.now();
@@ -270,17 +273,23 @@ impl KeyChanges {
             self.publish(rules);
         }
         if let Some(change) = missed_before {
-            self.miss_before(change, time);
+            self.miss_before(change, is_first && self.counts_since(time).is_some());
         }
         let heard = self.engine.heard_changes();
+        let counts_since = is_first.then(|| self.counts_since(time)).flatten();
         for (at, event) in once {
-            let is_made = at <= heard || shared.made.contains(&event);
-            self.make_once(event, is_made, time);
+            let is_older = counts_since.is_some_and(|began| event.number < began);
+            let is_made = at <= heard || is_older || shared.made.contains(&event);
+            self.make_once(event, is_made);
             shared.remember_made(event);
         }
         // A store that has lost its changes has a lower version, until the next change.
         let heard = shared.version.number().max(self.engine.heard_changes());
         self.engine.set_heard_changes(heard);
+        if is_first {
+            // What has led to them is later than all changes, or was forgotten just now.
+            self.engine.bans().vouch_unshared(heard);
+        }
         true
     }
 
@@ -329,10 +338,9 @@ impl KeyChanges {
         self.reloader.republish();
     }
 
-    /// The store does not know any more what nodes had to do before this change. `time`: the store's.
-    fn miss_before(&self, change: u64, time: u64) {
+    /// The store does not know any more what nodes had to do before this change. `is_older`: this node has counted nothing before.
+    fn miss_before(&self, change: u64, is_older: bool) {
         let heard = self.engine.heard_changes();
-        let is_older = self.instant_of(change, time) < self.engine.counts_since();
         if heard < change && !is_older {
             log::warn!(
                 "this node was away for more changes of operators than the store keeps: it forgets what keys sent and which are banned"
@@ -342,23 +350,22 @@ impl KeyChanges {
         self.engine.forget_before(&live.generation, change, is_older);
     }
 
-    /// When (monotonic) it was this time of the store, or a little later; `time` is the store's time now.
-    fn instant_of(&self, earlier: u64, time: u64) -> Nanos {
-        let age = MICROSECOND.saturating_mul(time.saturating_sub(earlier));
-        self.engine.now().mono.saturating_sub(age)
+    /// When this process began to count, by the store's time, which is `time` now; `None` if it counts on from what was counted before.
+    /// Only for the first answer that a process takes up: afterwards a clock may have been set, and what is new was made since.
+    fn counts_since(&self, time: u64) -> Option<u64> {
+        let began = self.engine.counts_since()?;
+        let age = self.engine.now().mono.saturating_sub(began).get() / MICROSECOND.get();
+        Some(time.saturating_sub(age))
     }
 
-    /// Does what all nodes do once. What this node counted is without it already if it was made (`is_made`; also by a process
-    /// before, whose counts this one took over), and if it is older than that. `time`: the store's.
-    fn make_once(&self, event: RuleEvent, is_made: bool, time: u64) {
+    /// Does what all nodes do once. What this node counted is without it already if it was made (`is_made`): also by a process
+    /// before, whose counts this one took over, and before this one began to count.
+    fn make_once(&self, event: RuleEvent, is_made: bool) {
         let RuleEvent { number, key, is_lift } = event;
-        let at = self.instant_of(number, time);
-        let is_made = is_made || at < self.engine.counts_since();
         let live = self.reloader.live.load_full();
-        let lift = SharedLift { reported_until: number, at };
         match (is_made, is_lift) {
             (false, false) => self.forget(key, number),
-            (false, true) => self.engine.lift_ban(&live.generation, key, Some(lift)),
+            (false, true) => self.engine.lift_ban(&live.generation, key, Some(number)),
             (true, _) => {}
         }
         // Nodes that have ended may have published what they counted before.

@@ -53,6 +53,7 @@ pub struct Bans {
     heard: AtomicU64,
     /// The number of the latest change of operators that this node has made.
     made_changes: AtomicU64,
+    knows_changes: AtomicBool,
     /// Whether everything was forgotten since [`Bans::take_forgotten`].
     is_forgotten: AtomicBool,
 }
@@ -64,15 +65,6 @@ struct BanShard {
     changed: Vec<KeyHash>,
     /// Whether more keys have changed than the list holds.
     is_overfull: bool,
-}
-
-/// A lift of which a shared store tells.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedLift {
-    /// When it was made, in microseconds by the store's clock.
-    pub reported_until: u64,
-    /// The same by the monotonic time of this node, or a little later.
-    pub at: Nanos,
 }
 
 /// A ban that this node made.
@@ -102,6 +94,7 @@ impl Default for Bans {
             is_tracked: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             made_changes: AtomicU64::new(0),
+            knows_changes: AtomicBool::new(false),
             is_forgotten: AtomicBool::new(false),
         }
     }
@@ -143,6 +136,18 @@ impl Bans {
     /// Records that this node has made all changes of operators up to this number.
     pub fn set_made_changes(&self, number: u64) {
         self.made_changes.store(number, Ordering::Release);
+        self.knows_changes.store(true, Ordering::Release);
+    }
+
+    /// Whether it was ever known which changes operators have made.
+    pub fn knows_changes(&self) -> bool {
+        self.knows_changes.load(Ordering::Acquire)
+    }
+
+    /// Bans that are not shared yet are for denials that no change up to this one has forgiven.
+    pub fn vouch_unshared(&self, number: u64) {
+        let mut unshared = self.unshared.lock();
+        unshared.iter_mut().for_each(|ban| ban.made_changes = ban.made_changes.max(number));
     }
 
     /// Forgets all denials and bans, because this node cannot know which of them operators have forgiven. The store tells of the
@@ -249,14 +254,9 @@ impl Bans {
         self.unshared.lock().retain(|ban| ban.key != key);
     }
 
-    /// Lifts a ban that was reported to the shared store until then, or that was not reported yet. One stays that was reported
-    /// later, or is for denials that are all later; and one that is told later and was reported earlier is lifted already.
-    pub fn lift_reported(&self, key: KeyHash, lift: SharedLift, now: Nanos) {
-        let SharedLift { reported_until, at } = lift;
-        let is_later = |ban: &Ban| ban.key == key && ban.at.saturating_sub(ban.rule.within) > at;
-        if self.unshared.lock().iter().any(is_later) {
-            return;
-        }
+    /// Lifts a ban that was reported to the shared store until then, in microseconds by its clock, or that was not reported
+    /// yet. One that was reported later stays, and one that is told later and was reported earlier is lifted already.
+    pub fn lift_reported(&self, key: KeyHash, reported_until: u64, now: Nanos) {
         let mut shard = self.shard(key).lock();
         if let Some(record) = self.find_or_insert(&mut shard, key, Nanos::ZERO, now) {
             if record.reported_at != UNREPORTED && record.reported_at > reported_until {
@@ -473,10 +473,6 @@ mod tests {
         assert_eq!(bans.evicted(), evicted, "nothing that counts was dropped");
     }
 
-    fn lift(reported_until: u64, at: Nanos) -> SharedLift {
-        SharedLift { reported_until, at }
-    }
-
     #[test]
     fn ended_bans_of_other_nodes_are_known() {
         let (bans, now) = (Bans::default(), Nanos::from_secs(3));
@@ -495,9 +491,9 @@ mod tests {
         let is_banned = |now| bans.remaining(GUESSER, now).is_some();
         // The lift is heard late: another ban was heard before it.
         bans.record_shared(GUESSER, until, 120, now);
-        bans.lift_reported(GUESSER, lift(110, now), now);
+        bans.lift_reported(GUESSER, 110, now);
         assert!(is_banned(now));
-        bans.lift_reported(GUESSER, lift(120, now), now);
+        bans.lift_reported(GUESSER, 120, now);
         assert!(!is_banned(now));
         // A reply from before the lift comes late.
         bans.record_shared(GUESSER, until, 120, now);
@@ -505,7 +501,7 @@ mod tests {
         bans.record_shared(GUESSER, until, 121, now);
         assert!(is_banned(now));
         // The key has no record yet.
-        bans.lift_reported(other(1), lift(130, now), now);
+        bans.lift_reported(other(1), 130, now);
         bans.record_shared(other(1), until, 130, now);
         assert_eq!(bans.remaining(other(1), now), None);
         // The clock of the store was set back.
@@ -518,25 +514,11 @@ mod tests {
     fn a_lift_takes_back_a_ban_that_was_not_reported_yet() {
         let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
         assert!(bans.ban(GUESSER, &RULE, now).is_some());
-        bans.lift_reported(GUESSER, lift(110, now), now);
+        bans.lift_reported(GUESSER, 110, now);
         assert_eq!((bans.remaining(GUESSER, now), bans.take_unshared(9, now).len()), (None, 0));
         // It was on its way, and arrived in the store after the lift.
         bans.record_shared(GUESSER, now.saturating_add(Nanos::SECOND), 111, now);
         assert!(bans.remaining(GUESSER, now).is_some());
-    }
-
-    #[test]
-    fn a_lift_leaves_a_ban_for_denials_that_are_all_later() {
-        let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
-        assert!(bans.ban(GUESSER, &RULE, now).is_some());
-        let before = now.saturating_sub(RULE.within);
-        bans.lift_reported(GUESSER, lift(110, before.saturating_sub(Nanos::SECOND)), now);
-        assert!(bans.remaining(GUESSER, now).is_some());
-        let told = bans.take_unshared(9, now);
-        assert_eq!(told.len(), 1);
-        bans.put_back_unshared(told);
-        bans.lift_reported(GUESSER, lift(120, before), now);
-        assert_eq!(bans.remaining(GUESSER, now), None);
     }
 
     #[test]

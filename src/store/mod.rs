@@ -27,7 +27,7 @@ mod written_ahead;
 #[cfg(feature = "bin")]
 pub use ban_record::SavedBan;
 pub use ban_record::UNREPORTED;
-pub use bans::{Ban, Bans, SharedLift};
+pub use bans::{Ban, Bans};
 pub use budget::{BoundedBudget, CellBudget};
 pub use embedded::{CellOwner, EmbeddedStore, SHARDS};
 pub use in_flight::{Acquired, InFlightCounts, InFlightPermit, ReleaseHook};

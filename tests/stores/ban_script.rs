@@ -302,18 +302,6 @@ fn keys_without_a_ban_delay_no_ban() {
 }
 
 #[test]
-fn a_ban_for_denials_after_a_reset_counts_also_if_its_node_has_not_heard_of_that() {
-    for word in ["reset", "lift"] {
-        let (mut store, mut maker) = (Store::new(), Node::new());
-        let _change = store.change(word, "a1");
-        // Denials count for a minute here.
-        store.pass(61 * SECOND);
-        let told = maker.exchange(&store, &["a1"]);
-        assert_eq!(told[0].left, 60_000_000, "{word}");
-    }
-}
-
-#[test]
 fn a_ban_that_does_not_count_is_told_to_its_maker_alone() {
     let (mut store, mut maker, mut other) = (Store::new(), Node::new(), Node::new());
     assert!(other.exchange(&store, &[]).is_empty());

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate::clock::{Clock, Nanos, SystemClock};
 use tollgate::policy::{KeyHash, Penalty};
+use tollgate::store::Bans;
 use tollgate::store::redis::{RuleChange, RuleEvent, RulesQuestion, RulesVersion};
-use tollgate::store::{Bans, SharedLift};
 
 use crate::engines::one;
 use crate::fleet_exchange::real_store;
@@ -377,14 +377,13 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
         panic!("{:?}", news.once);
     };
     assert!(lifted >= first, "{lifted} {first}");
-    let lift = |at| SharedLift { reported_until: lifted, at };
-    bans.lift_reported(key, lift(clock.now().mono), clock.now().mono);
+    bans.lift_reported(key, lifted, clock.now().mono);
     bans.set_made_changes(lifted);
     assert!(bans.ban(key, &rule, clock.now().mono).is_some());
     assert!(is_told(first).await > lifted);
 
     let now = clock.now().mono;
-    other_bans.lift_reported(key, lift(now), now);
+    other_bans.lift_reported(key, lifted, now);
     assert!(other_bans.remaining(key, now).is_some());
 }
 

@@ -25,6 +25,7 @@ fn reply(lua: &Server, now: u64, told: u64, changes: &[&str]) -> Vec<String> {
 /// How many words follow this one in a reply, with itself.
 fn length_of(word: &str) -> usize {
     match word {
+        "rules" => 1,
         "missed" => 2,
         "rule" => 4,
         "do" => 5,
@@ -84,7 +85,7 @@ fn changes_in_a_store_that_has_lost_everything_are_later_than_those_before() {
     lua.empty();
     let told = reply(&lua, BEGIN - HOUR, second, &["reset", "2f"]);
     assert!(version(&told) > second, "{told:?}");
-    assert_eq!(told[3..], ["do", &*told[0], &*told[0], "reset", "2f"].map(str::to_owned));
+    assert_eq!(told[4..], ["do", &*told[0], &*told[0], "reset", "2f"].map(str::to_owned));
     let after = version(&reply(&lua, BEGIN - HOUR, 0, &["reset", "3f"]));
     assert!(after > version(&told));
 }
@@ -100,7 +101,7 @@ fn a_version_that_another_program_wrote_hides_no_change() {
         let after: u64 = told[0].parse().unwrap();
         assert!(before < BEGIN + HOUR && after < BEGIN + HOUR, "{text}: {before} {after}");
         assert_eq!(
-            told[3..],
+            told[4..],
             ["do", &*told[0], &*told[0], "reset", "1f"].map(str::to_owned),
             "{text}"
         );
@@ -129,7 +130,8 @@ fn to_do(lua: &Server, now: u64, known: &[String]) -> (Vec<String>, Option<u64>)
     while let Some(word) = rest.first() {
         match &**word {
             "missed" => missed = rest[1].parse().ok(),
-            _ => all.push(rest[2..5].join(" ")),
+            "do" => all.push(rest[2..5].join(" ")),
+            _ => {}
         }
         rest = &rest[length_of(word)..];
     }
@@ -285,4 +287,33 @@ fn a_flood_of_resets_drops_no_ban() {
     let _told = reply(&lua, BEGIN, 0, &["reset", "abcdef", "lift", "abcdee"]);
     let Some((Kept::Hash(bans), _)) = lua.get("of") else { panic!("no bans") };
     assert_eq!(bans.len(), 1, "a lift is kept, a reset is not: {bans:?}");
+}
+
+/// A reset does not have all nodes read all rules.
+#[test]
+fn rules_are_told_to_nodes_that_do_not_know_them() {
+    let lua = Server::new();
+    let minute = (60 * SECOND).to_string();
+    let has_rules = |known: &[String], changes: &[&str]| {
+        let words = [&[&*known[0], &*known[1], "m", "-", "0"], changes].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+        let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
+        (reply[3..].iter().any(|word| word == "rules"), reply)
+    };
+    lua.set_time(BEGIN);
+    let nothing = ["0".to_owned(), String::new()];
+    let (_, known) = has_rules(&nothing, &["put", "b1f", &minute, "1", "{}"]);
+    let (told, reset) = has_rules(&known, &["reset", "1f"]);
+    assert!(!told, "its maker knows them: {reset:?}");
+    let (told, reply) = has_rules(&known, &[]);
+    assert!(!told && reply.iter().any(|word| word == "do"), "{reply:?}");
+    assert!(has_rules(&nothing, &[]).0, "a node that begins");
+    let (told, _) = has_rules(&reset, &["drop", "b1f"]);
+    assert!(told && has_rules(&known, &[]).0 && has_rules(&reset, &[]).0);
+    // A version that is not known to be of these rules.
+    lua.empty();
+    lua.set_time(BEGIN + SECOND);
+    let (told, _) = has_rules(&known, &["keep", "b1f", &minute, "1", "{}", "seen"]);
+    assert!(told);
 }

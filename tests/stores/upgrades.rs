@@ -1,9 +1,10 @@
 //! `run --upgrade` with a shared store: the store counts for both processes, and requests in flight, which each node counts by
 //! itself, go over. So do estimate limits, which each node counts too.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use support::servers::{Gate, eventually, origin_yaml};
+use support::servers::{Gate, eventually, metric, origin_yaml};
 use support::spending::{CountingOrigin, Kept, Spenders, ask, ask_at};
 
 use crate::fleet::all_meet;
@@ -11,6 +12,8 @@ use crate::fleet_restarts::{EVERY, all_know};
 use crate::redis_servers::Redis;
 
 const LIMIT: usize = 60;
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrades_admit_what_one_process_would() {
@@ -71,62 +74,114 @@ impl OldConnections {
     }
 }
 
+/// Two limits of a key: one of the tier estimate on all nodes, one in the store.
+fn two_limits(origin: SocketAddr, store: &str, pages: usize, writes: &str) -> String {
+    format!(
+        "{}store: {{ redis: {{ {store} }} }}
+fleet: {{ error: 10%, every: {}ms }}
+limits:
+  pages: {{ tier: estimate, rate: {pages}/10d, scope: fleet, key: header:x-key, missing_key: deny }}
+  writes: {{ tier: exact, {writes}, key: header:x-key, missing_key: deny }}
+routes:
+  - {{ name: writes, match: {{ path: /writes }}, limits: [pages, writes] }}
+  - {{ name: pages, limits: [pages] }}
+limits_of_this_proxy: {{ drain: 20s, finish: 30s }}
+",
+        origin_yaml(origin),
+        EVERY.as_millis(),
+    )
+}
+
+/// Hands over. The process before goes on to answer old connections.
+async fn hand_over(old: &Gate) -> Gate {
+    let mut new = old.successor();
+    let waits = || async { old.log().contains("a successor is waiting") };
+    assert!(eventually(PATIENCE, waits).await, "{}", new.log());
+    old.signal("QUIT");
+    let counts = || async { old.log().contains("the successor counts") };
+    assert!(eventually(PATIENCE, counts).await, "{}", old.log());
+    new.wait_ready().await;
+    new
+}
+
+/// How many of so many requests of a key a process admits on new connections.
+async fn admitted(gate: &Gate, key: usize, requests: usize) -> usize {
+    let (mut kept, mut admitted) = (None, 0);
+    for _ in 0..requests {
+        admitted += usize::from(ask(gate.port, key, &mut kept).await.unwrap());
+    }
+    admitted
+}
+
 /// Keys that come over old and new connections get their estimate limit once on this node and on the others, and what the
 /// store refuses costs them nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_over_old_and_new_connections_gets_its_estimate_limit_once() {
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
-    let policy = format!(
-        "{}store: {{ redis: {{ {}, timeout: 1s }} }}
-fleet: {{ error: 10%, every: {}ms }}
-limits:
-  pages: {{ tier: estimate, rate: 50/10d, scope: fleet, key: header:x-key, missing_key: deny }}
-  writes: {{ tier: exact, rate: 5/10d, key: header:x-key, missing_key: deny }}
-routes:
-  - {{ name: writes, match: {{ path: /writes }}, limits: [pages, writes] }}
-  - {{ name: pages, limits: [pages] }}
-limits_of_this_proxy: {{ drain: 20s, finish: 30s }}
-",
-        origin_yaml(origin.address),
-        redis.yaml(),
-        EVERY.as_millis(),
-    );
+    let store = format!("{}, timeout: 1s", redis.yaml());
+    let policy = two_limits(origin.address, &store, 50, "rate: 5/10d");
     let (old, other) = (Gate::start(&policy).await, Gate::start(&policy).await);
     all_meet(&[&old, &other], 2).await;
     let mut before = OldConnections::open(old.port, 40).await;
-    let (mut new_kept, mut other_kept) = (None, None);
-    for _ in 0..10 {
-        assert_eq!(ask(old.port, 1, &mut None).await, Ok(true));
-    }
-    let mut new = old.successor();
-    let waits = || async { old.log().contains("a successor is waiting") };
-    assert!(eventually(Duration::from_secs(20), waits).await, "{}", new.log());
-    old.signal("QUIT");
-    let counts = || async { old.log().contains("the successor counts") };
-    assert!(eventually(Duration::from_secs(20), counts).await, "{}", old.log());
-    new.wait_ready().await;
-    let mut over_new = async |requests: usize| {
-        let mut admitted = 0;
-        for _ in 0..requests {
-            admitted += usize::from(ask(new.port, 1, &mut new_kept).await.unwrap());
-        }
-        admitted
-    };
+    assert_eq!(admitted(&old, 1, 10).await, 10);
+    let new = hand_over(&old).await;
     assert_eq!(before.admitted("/", 1, 10).await, 10);
-    assert_eq!(over_new(15).await, 15);
+    assert_eq!(admitted(&new, 1, 15).await, 15);
     assert_eq!(before.admitted("/writes", 1, 12).await, 5, "the store refuses the others");
-    assert_eq!(over_new(20).await, 10, "40 of 50 are spent: {}\n{}", old.log(), new.log());
+    assert_eq!(admitted(&new, 1, 20).await, 10, "40 of 50 are spent: {}", new.log());
     assert_eq!(before.admitted("/", 1, 5).await, 0, "50 of 50 are spent: {}", old.log());
     assert_eq!(before.admitted("/", 2, 10).await, 10);
     all_know(&[&new, &other]).await;
-    let mut over_other = async |key: usize, requests: usize| {
-        let mut admitted = 0;
-        for _ in 0..requests {
-            admitted += usize::from(ask(other.port, key, &mut other_kept).await.unwrap());
-        }
-        admitted
-    };
-    assert_eq!(over_other(1, 3).await, 0, "{}", other.log());
-    assert_eq!(over_other(2, 60).await, 40, "10 on old connections: {}", other.log());
+    assert_eq!(admitted(&other, 1, 3).await, 0, "{}", other.log());
+    assert_eq!(admitted(&other, 2, 60).await, 40, "10 on old connections: {}", other.log());
+}
+
+/// Requests that wait for the store at the switch, for longer than it waits for them, count at the successor when they pass.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_store_answers_after_the_switch_counts() {
+    const FLYING: usize = 20;
+    let _alone = crate::alone().await;
+    let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
+    let store = format!("{}, timeout: 5s", redis.yaml());
+    let policy = two_limits(origin.address, &store, 50, "rate: 30/10d, on_store_failure: deny");
+    let old = Gate::start(&policy).await;
+    let mut before = OldConnections::open(old.port, FLYING + 1).await;
+    let mut new = old.successor();
+    let waits = || async { old.log().contains("a successor is waiting") };
+    assert!(eventually(PATIENCE, waits).await, "{}", new.log());
+    let _: String = redis.ask(&["CLIENT", "PAUSE", "1500"]);
+    let mut flying = tokio::task::JoinSet::new();
+    for _ in 0..FLYING {
+        let (port, mut kept) = (old.port, before.kept.pop().unwrap());
+        flying.spawn(async move { ask_at(port, "/writes", 1, &mut kept).await });
+    }
+    let asked =
+        || async { metric(&old.metrics().await, "tollgate_connections_busy") >= FLYING as f64 };
+    let _is_asked = eventually(Duration::from_millis(300), asked).await;
+    old.signal("QUIT");
+    let counts = || async { old.log().contains("the successor counts") };
+    assert!(eventually(PATIENCE, counts).await, "{}", old.log());
+    let answers = flying.join_all().await;
+    assert!(answers.iter().all(|answer| *answer == Ok(true)), "{answers:?}");
+    new.wait_ready().await;
+    // The successor has heard of them before it judges this one.
+    assert_eq!(before.admitted("/", 1, 1).await, 1);
+    assert_eq!(admitted(&new, 1, 40).await, 50 - FLYING - 1, "{}\n{}", old.log(), new.log());
+}
+
+/// A successor that hangs leaves the store the time that it has: a healthy store is asked, and answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_successor_that_hangs_takes_no_time_of_the_store() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
+    let store = format!("{}, timeout: 200ms", redis.yaml());
+    let policy = two_limits(origin.address, &store, 50, "rate: 4/10d, on_store_failure: deny");
+    let old = Gate::start(&policy).await;
+    let mut before = OldConnections::open(old.port, 6).await;
+    let new = hand_over(&old).await;
+    new.signal("STOP");
+    let passed = before.admitted("/writes", 1, 6).await;
+    new.signal("CONT");
+    assert_eq!(passed, 4, "{}", old.log());
 }

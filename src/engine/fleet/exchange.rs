@@ -39,7 +39,7 @@ const SHORTEST_PAUSE: Nanos = Nanos::from_millis(100);
 /// Bytes that an exchange reads at most.
 const MAX_READ: usize = 256 * 1024;
 
-/// Bytes that an exchange reads at least, however thin the link is: a chunk (an exchange reads a whole one in any case).
+/// Bytes that an exchange reads at least, however thin the link is. It reads a whole chunk in any case, which may be longer.
 const MIN_READ: usize = 16 * 1024;
 
 /// The longest time that a reply may take: a distant store makes exchanges rarer than planned, and does not end them.

@@ -67,8 +67,7 @@ for n = 2, #ARGV - 6, 7 do
   local longest, forgive = tonumber(ARGV[n + 2]), max(1, tonumber(ARGV[n + 3]))
   local level, till, _, since = read(key)
   local within, at = tonumber(ARGV[n + 4]), now - tonumber(ARGV[n + 5])
-  -- Denials that are all later than what was forgiven count, whatever the node has heard.
-  local is_forgiven = tonumber(ARGV[n + 6]) < since and at - within <= since
+  local is_forgiven = tonumber(ARGV[n + 6]) < since
   if till <= at and not is_forgiven then
     level = max(0, level - floor((at - till) / forgive))
     till = at + min(max(ban, longest), ban * 2 ^ min(level, 40))

@@ -25,6 +25,10 @@ const SCRIPT: &str = concat!(include_str!("common.lua"), include_str!("bans.lua"
 /// The time between two exchanges. A ban reaches another node within two intervals.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(300);
 
+/// For so long a node that begins shares no bans, while it has not heard what operators have forgiven: the store would take its bans
+/// for such that were.
+const CHANGES_PATIENCE: Nanos = Nanos::from_secs(2);
+
 /// The time between two exchanges while there are more bans than fit into one. With it, the server spends at most a
 /// tenth of its time on this node's bans.
 const EXCHANGE_EVERY_WHILE_MANY: Duration = Duration::from_millis(10);
@@ -62,6 +66,7 @@ struct SharedBan {
 pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
     let mut since = "0".to_owned();
     let mut outage = ToldOutage::default();
+    let mut answered_at = None;
     // A node that has just begun does not use denials of others before it has heard of the bans.
     let mut pause = Duration::ZERO;
     loop {
@@ -73,7 +78,10 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
         if transport.readiness(transport.bans_slot()) == Readiness::Away {
             continue;
         }
-        let sent = bans.take_unshared(MAX_SENT, transport.context.clock.now().mono);
+        let now = transport.context.clock.now().mono;
+        let waits = !bans.knows_changes()
+            && answered_at.is_none_or(|at| now.saturating_sub(at) < CHANGES_PATIENCE);
+        let sent = bans.take_unshared(if waits { 0 } else { MAX_SENT }, now);
         if bans.take_forgotten() {
             since = "0".to_owned();
             bans.set_heard(0);
@@ -88,6 +96,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
                     pause = EXCHANGE_EVERY_WHILE_MANY;
                 }
                 let now = transport.context.clock.now().mono;
+                answered_at = answered_at.or(Some(now));
                 if outage.succeed(now) {
                     log::info!("bans are shared with the other nodes again");
                 }

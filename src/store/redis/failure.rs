@@ -37,6 +37,20 @@ impl StoreFailure {
         }
     }
 
+    /// What a store does that fails in this way, for people.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Invalid => "the store's answer makes no sense",
+            Self::Refused => "the store refuses the call",
+            Self::Timeout
+            | Self::Unreachable
+            | Self::Lost
+            | Self::Unreadable
+            | Self::Withdrawn
+            | Self::QueueFull => "the store does not answer",
+        }
+    }
+
     /// The outcome under which a call that failed in this way is counted. (`Unreachable`, `Withdrawn` and
     /// `QueueFull` describe calls that were not sent, which are not counted.)
     pub(super) const fn outcome(self) -> CallOutcome {

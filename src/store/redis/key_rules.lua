@@ -1,8 +1,8 @@
 -- Keeps the rules that operators make for keys, and tells nodes what has changed.
 --
--- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, and for each rule a
---                field, whose value is the time at which the rule ends, that at which it was made, each with a blank behind it,
---                and a text of the nodes
+-- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, `ruled`, the version at
+--                which rules changed last, and for each rule a field, whose value is the time at which the rule ends, that at which
+--                it was made, each with a blank behind it, and a text of the nodes
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
@@ -20,8 +20,8 @@
 --                  gone field made            removes a rule that was made before
 --                  again number word key      `reset` or `lift`, which was the change of this number
 --                  seen                       nothing, except that the version exceeds the one that the node knows
--- returns        the version, its mark and the time; then, if the node knows another one or wants all: for each rule `rule`, its
---                field, the rest of its span, its text; and for each thing to do that this history heard of since then `do`, the
+-- returns        the version, its mark and the time; then, if rules have changed since the version that the node knows, or it wants
+--                all: `rules`, and for each rule `rule`, its field, the rest of its span, its text; and for each thing to do that this history heard of since then `do`, the
 --                version at which it did, its number, word, key; and if things to do before a version are not kept any more,
 --                which the node may have missed, `missed`, the version
 --
@@ -45,12 +45,13 @@ local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kep
 local MAX_TEXT = 8192 -- bytes
 local MAX_MARK = 32 -- bytes of a mark and of a version
 local LENGTHS = { put = 5, keep = 5, gone = 3, again = 4, seen = 1 }
+local RULINGS = { keep = true, gone = true, drop = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
 delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
 if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
-if call('HSTRLEN', KEYS[1], 'mark') > MAX_MARK or call('HSTRLEN', KEYS[1], 'version') > MAX_MARK then
-  call('HDEL', KEYS[1], 'mark', 'version')
+for _, field in ipairs({ 'mark', 'version', 'ruled' }) do
+  if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
 end
 if call('ZCARD', KEYS[2]) > 2 * MAX_EVENTS then call('DEL', KEYS[2]) end
 
@@ -124,11 +125,12 @@ if first then
     made_at[rule.field] = rule.made
     count = count + 1
   end
-  local has_put, n = false, 6
+  local has_put, has_ruled, n = false, false, 6
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
     has_put = has_put or word == 'put'
+    has_ruled = has_ruled or has_put or RULINGS[word]
     n = n + (LENGTHS[word] or 2)
   end
   if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
@@ -137,6 +139,7 @@ if first then
   -- What is later was written by no node, or by one that was told a wrong time.
   call('ZREMRANGEBYSCORE', KEYS[2], format('(%.0f', version), '+inf')
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
+  if has_ruled then call('HSET', KEYS[1], 'ruled', format('%.0f', version)) end
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
   n = 6
   while n <= #ARGV do
@@ -164,9 +167,12 @@ end
 
 local reply = { format('%.0f', version), mark, format('%.0f', now) }
 local is_new = version ~= known or mark ~= known_mark
--- While there are rules besides `version` and `mark`.
-if first or call('HLEN', KEYS[1]) > 2 then keep_time(KEYS[6], time) end
-if is_new or ARGV[4] == 'all' then
+-- While there are rules besides `version`, `mark` and `ruled`.
+if first or call('HLEN', KEYS[1]) > 3 then keep_time(KEYS[6], time) end
+-- Where it is not known when rules changed, they may have.
+local ruled = tonumber(match(call('HGET', KEYS[1], 'ruled') or '', '^%d+$') or version)
+if ARGV[4] == 'all' or is_new and (known < ruled or known > version or ruled > version) then
+  reply[#reply + 1] = 'rules'
   for _, rule in ipairs(all()) do
     for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do
       reply[#reply + 1] = value

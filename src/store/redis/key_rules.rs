@@ -105,7 +105,7 @@ pub struct RuleNews {
     pub version: RulesVersion,
     /// The store's time, in microseconds. Whatever a store has told of is earlier, unless its clock was wrong.
     pub time: u64,
-    /// All rules; `None` if the node knows them.
+    /// All rules; `None`: they have not changed.
     pub rules: Option<Vec<KeyRule>>,
     /// What this node has to do once, in order, and the version at which the store heard of it.
     pub once: Vec<(u64, RuleEvent)>,
@@ -142,7 +142,7 @@ pub enum RuleChangeError {
     #[error("a successor has taken over from this process; ask again, and it answers")]
     HandedOver,
     /// The store failed.
-    #[error("the store does not answer")]
+    #[error("{}", .0.words())]
     Store(StoreFailure),
 }
 
@@ -317,18 +317,18 @@ fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> 
 
 /// Reads a reply. `None`: no store gives it. Rules and events that no node has written are left out.
 fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews> {
-    let RulesQuestion { known, wants_all, date, .. } = question;
+    let date = question.date;
     let mut words = reply.iter().map(String::as_str);
     let version_number: u64 = words.next()?.parse().ok().filter(|at| *at <= MAX_TIME)?;
     let version = RulesVersion { number: version_number, mark: words.next()?.to_owned() };
     let time = words.next()?.parse().ok().filter(|at| *at <= MAX_TIME)?;
     let mut news = RuleNews { version, time, ..RuleNews::default() };
-    let mut rules = Vec::new();
     while let Some(word) = words.next() {
         match word {
+            "rules" => news.rules = Some(Vec::new()),
             "rule" => {
                 let (field, left, text) = (words.next()?, words.next()?, words.next()?);
-                rules.extend(rule_of(field, left, text, date));
+                news.rules.as_mut()?.extend(rule_of(field, left, text, date));
             }
             "do" => {
                 let at = words.next()?.parse().ok().filter(|at| *at <= version_number)?;
@@ -343,7 +343,6 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
             _ => return None,
         }
     }
-    news.rules = (news.version != *known || wants_all).then_some(rules);
     Some(news)
 }
 
@@ -402,7 +401,7 @@ mod tests {
                 (put.as_str(), span.as_str(), made.as_str()),
                 ("put", "60000000", "999000000")
             );
-            let reply = ["8", "m", "9", "rule", field, span, text].map(str::to_owned);
+            let reply = ["8", "m", "9", "rules", "rule", field, span, text].map(str::to_owned);
             let news = parse_news(&reply, question(&known(), date)).unwrap();
             assert_eq!(news.rules, Some(vec![written]));
         }
@@ -420,7 +419,8 @@ mod tests {
             &["x", "m", "9"],
             &["8"],
             &["8", "m"],
-            &["8", "m", "9", "rule", "b1"],
+            &["8", "m", "9", "rules", "rule", "b1"],
+            &["8", "m", "9", "rule", "o1", "5", "{}"],
             &["8", "m", "9", "do", "8", "8", "reset"],
             &["8", "m", "9", "do", "9", "8", "reset", KEY],
             &["8", "m", "9", "missed", "9"],
@@ -431,7 +431,8 @@ mod tests {
             assert_eq!(news(words), None, "{words:?}");
         }
         // Rules and events that this version does not know are left out.
-        let read = news(&["8", "m", "9", "rule", "o1", "5", "{}", "rule", "", "5", "x"]).unwrap();
+        let words = ["8", "m", "9", "rules", "rule", "o1", "5", "{}", "rule", "", "5", "x"];
+        let read = news(&words).unwrap();
         assert_eq!(read.rules, Some(Vec::new()));
         assert_eq!(news(&["7", "k", "9"]).unwrap().rules, None);
         for event in [

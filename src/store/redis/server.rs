@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::address::{Address, Login, StoreSettings, StoreTls};
-use super::away_log::AwayLog;
+use super::away_log::{AwayLog, AwayNews};
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::ServerConnection;
 use super::failure::StoreFailure;
@@ -207,7 +207,10 @@ impl Server {
                     // A late reply, which may be long, is not waited for again and again.
                     connection.mark_closed();
                 }
-                Err(CommandError::Failed(StoreFailure::Timeout, format!("no answer in {limit:?}")))
+                Err(CommandError::Failed(
+                    StoreFailure::Timeout,
+                    format!("no answer in {}", RoundedSpan(limit.into())),
+                ))
             }
         }
     }
@@ -312,24 +315,36 @@ impl Server {
 
     /// Records that the breaker has opened.
     pub(super) fn record_away(&self, why: &str) {
-        if self.away_log.lock().record_away(self.context.clock.now().mono) {
-            log::error!(
+        match self.away_log.lock().record_away(self.context.clock.now().mono) {
+            Some(AwayNews::ComesAndGoes) => log::error!(
+                "the store at {} comes and goes, and is away again: {why}; on_store_failure judges then, and this is told once a minute",
+                self.address
+            ),
+            Some(_) => log::error!(
                 "the store at {} is away: {why}; on_store_failure judges until it is back",
                 self.address
-            );
+            ),
+            None => {}
         }
         self.context.refresh_topology.notify_one();
         self.context.readiness_changed.notify_waiters();
     }
 
+    /// Records that it answers a probe while it is ready.
+    pub(super) fn record_there(&self) {
+        if self.away_log.lock().record_there(self.context.clock.now().mono).is_some() {
+            log::warn!("the store at {} is back, and stays", self.address);
+        }
+    }
+
     /// Records that the breaker has closed.
     pub(super) fn record_back(&self) {
         match self.away_log.lock().record_back(self.context.clock.now().mono) {
-            (Some(span), true) => {
+            Some(Some(AwayNews::Back(span))) => {
                 log::warn!("the store at {} is back after {}", self.address, RoundedSpan(span));
             }
-            (Some(_), false) => {}
-            (None, _) => log::info!("the store at {} answers", self.address),
+            Some(_) => {}
+            None => log::info!("the store at {} answers", self.address),
         }
         self.context.refresh_topology.notify_one();
     }

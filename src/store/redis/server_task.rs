@@ -52,6 +52,7 @@ impl Server {
         {
             let probed = self.probe(&connection).await;
             if probed == ProbeResult::Answered {
+                self.record_there();
                 return CHECK_EVERY;
             }
             self.connection.store(None);

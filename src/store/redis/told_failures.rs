@@ -12,6 +12,9 @@ const QUIET: Nanos = Nanos::from_secs(60);
 /// The most reasons that are told within that time.
 const MAX_REASONS: usize = 16;
 
+/// Characters of a reason by which it is known: what follows may be other each time.
+const KIND: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct ToldFailures {
     /// Each reason, and when (monotonic) it occurred last.
@@ -21,16 +24,17 @@ pub(super) struct ToldFailures {
 impl ToldFailures {
     /// Records a failure. Returns whether the log has to be told.
     pub(super) fn record(&self, why: &str, now: Nanos) -> bool {
+        let why: String = why.chars().take(KIND).collect();
         let mut reasons = self.reasons.lock();
         reasons.retain(|(_, at)| now.saturating_sub(*at) < QUIET);
-        if let Some((_, at)) = reasons.iter_mut().find(|(known, _)| known == why) {
+        if let Some((_, at)) = reasons.iter_mut().find(|(known, _)| *known == why) {
             *at = now;
             return false;
         }
         if reasons.len() >= MAX_REASONS {
             return false;
         }
-        reasons.push((why.to_owned(), now));
+        reasons.push((why, now));
         true
     }
 }

@@ -64,8 +64,8 @@ impl AwayLog {
 
     /// The server is back. `None` in `Some`: nothing has to be told yet. `None`: it was not away.
     pub(super) fn record_back(&mut self, now: Nanos) -> Option<Option<AwayNews>> {
-        self.back_at = Some(now);
         let Outage { since, is_told } = self.outage.take()?;
+        self.back_at = Some(now);
         let span = now.saturating_sub(since);
         self.is_return_untold = !is_told && span < STEADY;
         Some((!self.is_return_untold).then_some(AwayNews::Back(span)))
@@ -109,7 +109,10 @@ mod tests {
         // An outage of its own is told at once.
         assert_eq!(log.record_away(at(200_000)), Some(AwayNews::Away));
         assert_eq!(log.record_back(at(200_100)), Some(Some(AwayNews::Back(at(100)))));
-        assert_eq!(AwayLog::default().record_back(at(1)), None);
+        // One that answers for the first time has not come and gone.
+        let mut log = AwayLog::default();
+        assert_eq!(log.record_back(at(1)), None);
+        assert_eq!(log.record_away(at(900)), Some(AwayNews::Away));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::state::{FrameKind, FrameSink, StateSource};
 use crate::store::{InFlightCounts, ReleaseHook};
 
 /// How long the switch waits for the store to answer requests that were charged under estimate limits: longer than stores take,
-/// and short beside what a request may wait for the switch. What is not settled then is told the successor when it is.
+/// and much shorter than a request may wait for the switch. What is not settled then is told the successor when it is.
 const TENTATIVE_PATIENCE_MILLIS: u32 = 200;
 
 /// Records in one frame.
@@ -320,10 +320,10 @@ routes: [{ name: site, origin: site, limits: [writes, pages] }]
             assert!(engine.settled_cells().iter().all(|cell| successor.adopt(cell)));
             limit.judge(&successor, key, clock.now()).remaining
         };
-        let whole = limit.judge(&engine.confirm, key, clock.now()).remaining;
-        assert_eq!(moved_remaining(), whole + 2);
+        let unreduced = limit.judge(&engine.confirm, key, clock.now()).remaining;
+        assert_eq!(moved_remaining(), unreduced + 2);
         engine.fleet().tentative.wait_until_none(1);
         drop(held);
-        assert_eq!(moved_remaining(), whole);
+        assert_eq!(moved_remaining(), unreduced);
     }
 }

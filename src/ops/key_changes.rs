@@ -33,7 +33,7 @@ const MAX_ENDED: usize = 1_000;
 /// Resets and lifts that a node remembers: as many as the store keeps (`key_rules.lua`).
 const MAX_MADE: usize = 1_000;
 
-/// For so long the log is not told again that the store has lost its rules: another one may take its place time and again.
+/// For so long the log is not told again that the store has lost its rules: two stores may answer in turn.
 const QUIET_AFTER_LOSS: Nanos = Nanos::from_secs(60);
 
 /// A step of the clock after which the ends of rules are computed anew.

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_every_other_time_is_one_outage() {
+    fn an_outage_lasts_while_failures_alternate_with_successes() {
         let (mut outage, at) = (ToldOutage::default(), Nanos::from_secs);
         assert!(!outage.succeed(at(1)));
         assert!(outage.fail(at(2)));

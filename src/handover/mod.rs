@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   successor                                running process
-//!   tollgate 5 wait           ──────────►
+//!   tollgate 6 wait           ──────────►
 //!                             ◄──────────    hello: version, key secret, time lines, whether it saves
 //!                                            ... QUIT ...
 //!                             ◄──────────    sockets, an end of the link, keys of session tickets, word A

@@ -137,7 +137,7 @@ impl Fake {
     /// Introduces itself, and reads what it is told.
     fn greet(place: &Path) -> Self {
         let mut fake = Self::connect(place);
-        fake.say("tollgate 5 wait\n");
+        fake.say("tollgate 6 wait\n");
         let _hello = fake.packet();
         fake
     }

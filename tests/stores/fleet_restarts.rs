@@ -18,7 +18,7 @@ pub const EVERY: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many of so many requests of a key a node admits.
-async fn admitted(gate: &Gate, key: usize, requests: usize) -> usize {
+pub async fn admitted(gate: &Gate, key: usize, requests: usize) -> usize {
     let (mut kept, mut admitted) = (None, 0);
     for _ in 0..requests {
         admitted += usize::from(ask(gate.port, key, &mut kept).await.unwrap());

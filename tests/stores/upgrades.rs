@@ -8,7 +8,7 @@ use support::servers::{Gate, eventually, origin_yaml};
 use support::spending::{CountingOrigin, Kept, Spenders, ask, ask_at};
 
 use crate::fleet::all_meet;
-use crate::fleet_restarts::{EVERY, all_know};
+use crate::fleet_restarts::{EVERY, admitted, all_know};
 use crate::redis_servers::Redis;
 
 const LIMIT: usize = 60;
@@ -92,25 +92,20 @@ limits_of_this_proxy: {{ drain: 20s, finish: 30s }}
     )
 }
 
-/// Hands over. The process before goes on to answer old connections.
-async fn hand_over(old: &Gate) -> Gate {
-    let mut new = old.successor();
+/// A process that waits to take over.
+async fn waiting_successor(old: &Gate) -> Gate {
+    let new = old.successor();
     let waits = || async { old.log().contains("a successor is waiting") };
     assert!(eventually(PATIENCE, waits).await, "{}", new.log());
+    new
+}
+
+/// Hands over. The process before goes on to answer old connections.
+async fn hand_over(old: &Gate, new: &mut Gate) {
     old.signal("QUIT");
     let counts = || async { old.log().contains("the successor counts") };
     assert!(eventually(PATIENCE, counts).await, "{}", old.log());
     new.wait_ready().await;
-    new
-}
-
-/// How many of so many requests of a key a process admits on new connections.
-async fn admitted(gate: &Gate, key: usize, requests: usize) -> usize {
-    let (mut kept, mut admitted) = (None, 0);
-    for _ in 0..requests {
-        admitted += usize::from(ask(gate.port, key, &mut kept).await.unwrap());
-    }
-    admitted
 }
 
 /// Keys that come over old and new connections get their estimate limit once on this node and on the others, and what the
@@ -125,7 +120,8 @@ async fn a_key_over_old_and_new_connections_gets_its_estimate_limit_once() {
     all_meet(&[&old, &other], 2).await;
     let mut before = OldConnections::open(old.port, 40).await;
     assert_eq!(admitted(&old, 1, 10).await, 10);
-    let new = hand_over(&old).await;
+    let mut new = waiting_successor(&old).await;
+    hand_over(&old, &mut new).await;
     assert_eq!(before.admitted("/", 1, 10).await, 10);
     assert_eq!(admitted(&new, 1, 15).await, 15);
     assert_eq!(before.admitted("/writes", 1, 12).await, 5, "the store refuses the others");
@@ -147,9 +143,7 @@ async fn what_the_store_answers_after_the_switch_counts() {
     let policy = two_limits(origin.address, &store, 50, "rate: 30/10d, on_store_failure: deny");
     let old = Gate::start(&policy).await;
     let mut before = OldConnections::open(old.port, FLYING + 1).await;
-    let mut new = old.successor();
-    let waits = || async { old.log().contains("a successor is waiting") };
-    assert!(eventually(PATIENCE, waits).await, "{}", new.log());
+    let mut new = waiting_successor(&old).await;
     let _: String = redis.ask(&["CLIENT", "PAUSE", "1500"]);
     let mut flying = tokio::task::JoinSet::new();
     for _ in 0..FLYING {
@@ -158,12 +152,9 @@ async fn what_the_store_answers_after_the_switch_counts() {
     }
     // Nothing tells that they wait for the store. Those that come later are judged by the successor.
     tokio::time::sleep(Duration::from_millis(200)).await;
-    old.signal("QUIT");
-    let counts = || async { old.log().contains("the successor counts") };
-    assert!(eventually(PATIENCE, counts).await, "{}", old.log());
+    hand_over(&old, &mut new).await;
     let answers = flying.join_all().await;
     assert!(answers.iter().all(|answer| *answer == Ok(true)), "{answers:?}");
-    new.wait_ready().await;
     // The successor has heard of them before it judges this one.
     assert_eq!(before.admitted("/", 1, 1).await, 1);
     assert_eq!(admitted(&new, 1, 40).await, 50 - FLYING - 1, "{}\n{}", old.log(), new.log());
@@ -178,7 +169,8 @@ async fn a_successor_that_hangs_takes_no_time_of_the_store() {
     let policy = two_limits(origin.address, &store, 50, "rate: 4/10d, on_store_failure: deny");
     let old = Gate::start(&policy).await;
     let mut before = OldConnections::open(old.port, 6).await;
-    let new = hand_over(&old).await;
+    let mut new = waiting_successor(&old).await;
+    hand_over(&old, &mut new).await;
     new.signal("STOP");
     let passed = before.admitted("/writes", 1, 6).await;
     new.signal("CONT");

@@ -20,6 +20,8 @@ pub(super) enum AwayNews {
     Back(Nanos),
     /// It has come and gone, and stays now.
     Stays,
+    /// It answers, and was not away before.
+    Answers,
 }
 
 /// What the log was told of one server. All times are monotonic.
@@ -62,13 +64,16 @@ impl AwayLog {
         Some(AwayNews::ComesAndGoes)
     }
 
-    /// The server is back. `None` in `Some`: nothing has to be told yet. `None`: it was not away.
-    pub(super) fn record_back(&mut self, now: Nanos) -> Option<Option<AwayNews>> {
-        let Outage { since, is_told } = self.outage.take()?;
+    /// The server is back.
+    #[must_use]
+    pub(super) fn record_back(&mut self, now: Nanos) -> Option<AwayNews> {
+        let Some(Outage { since, is_told }) = self.outage.take() else {
+            return Some(AwayNews::Answers);
+        };
         self.back_at = Some(now);
         let span = now.saturating_sub(since);
         self.is_return_untold = !is_told && span < STEADY;
-        Some((!self.is_return_untold).then_some(AwayNews::Back(span)))
+        (!self.is_return_untold).then_some(AwayNews::Back(span))
     }
 
     /// The server is there.
@@ -95,11 +100,11 @@ mod tests {
         let mut log = AwayLog::default();
         assert_eq!(log.record_away(at(1)), Some(AwayNews::Away));
         assert_eq!((log.record_away(at(2)), log.record_there(at(3))), (None, None));
-        assert_eq!(log.record_back(at(500)), Some(Some(AwayNews::Back(at(499)))));
+        assert_eq!(log.record_back(at(500)), Some(AwayNews::Back(at(499))));
         let mut told = Vec::new();
         for n in 0..1_200 {
             told.extend(log.record_away(at(600 + 100 * n)));
-            assert_eq!(log.record_back(at(650 + 100 * n)), Some(None));
+            assert_eq!(log.record_back(at(650 + 100 * n)), None);
             assert_eq!(log.record_there(at(660 + 100 * n)), None);
         }
         assert_eq!(told, [AwayNews::ComesAndGoes; 2], "in two minutes");
@@ -108,10 +113,10 @@ mod tests {
         assert_eq!(log.record_there(at(125_700)), None);
         // An outage of its own is told at once.
         assert_eq!(log.record_away(at(200_000)), Some(AwayNews::Away));
-        assert_eq!(log.record_back(at(200_100)), Some(Some(AwayNews::Back(at(100)))));
+        assert_eq!(log.record_back(at(200_100)), Some(AwayNews::Back(at(100))));
         // One that answers for the first time has not come and gone.
         let mut log = AwayLog::default();
-        assert_eq!(log.record_back(at(1)), None);
+        assert_eq!(log.record_back(at(1)), Some(AwayNews::Answers));
         assert_eq!(log.record_away(at(900)), Some(AwayNews::Away));
     }
 
@@ -126,10 +131,10 @@ mod tests {
         assert_eq!(log.record_away(at(7_999)), None);
         assert_eq!(log.record_away(at(8_000)), Some(AwayNews::Away));
         assert_eq!(log.record_away(at(9_000)), None);
-        assert_eq!(log.record_back(at(90_000)), Some(Some(AwayNews::Back(at(87_000)))));
+        assert_eq!(log.record_back(at(90_000)), Some(AwayNews::Back(at(87_000))));
         assert_eq!(log.record_there(at(99_000)), None);
         // One of which nothing was heard before its end.
         let _news = log.record_away(at(91_000));
-        assert_eq!(log.record_back(at(97_000)), Some(Some(AwayNews::Back(at(6_000)))));
+        assert_eq!(log.record_back(at(97_000)), Some(AwayNews::Back(at(6_000))));
     }
 }

@@ -340,11 +340,11 @@ impl Server {
     /// Records that the breaker has closed.
     pub(super) fn record_back(&self) {
         match self.away_log.lock().record_back(self.context.clock.now().mono) {
-            Some(Some(AwayNews::Back(span))) => {
+            Some(AwayNews::Back(span)) => {
                 log::warn!("the store at {} is back after {}", self.address, RoundedSpan(span));
             }
-            Some(_) => {}
-            None => log::info!("the store at {} answers", self.address),
+            Some(_) => log::info!("the store at {} answers", self.address),
+            None => {}
         }
         self.context.refresh_topology.notify_one();
     }

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use crate::charging::spent;
 use crate::load::{Client, Paced, Sample, p99};
 use crate::redis_servers::{Cluster, Redis, Watched};
-use support::servers::{Gate, Origin, eventually, free_port, metric};
+use support::servers::{Gate, Origin, eventually, free_port, metric, now};
 use support::wait::pause_of_a_slow_link;
 
 /// Requests in a second, over [`KEYS`] keys: 4 a second for each.
@@ -180,32 +182,28 @@ async fn what_was_admitted_alone_is_told_when_the_store_is_back() {
     assert_eq!(left, 5);
 }
 
-/// Passes bytes on both ways, each piece so many milliseconds late.
+/// Passes bytes on both ways: what a node sends arrives so many milliseconds late.
 async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, delay) = (listener.local_addr().unwrap().port(), Arc::<AtomicU64>::default());
     let millis = Arc::clone(&delay);
     tokio::spawn(async move {
         loop {
-            let (client, _) = listener.accept().await.unwrap();
+            let (node, _) = listener.accept().await.unwrap();
+            let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+            for stream in [&node, &server] {
+                stream.set_nodelay(true).unwrap();
+            }
+            let ((mut from, into), (back, out)) = (node.into_split(), server.into_split());
+            let (line, pieces) = mpsc::unbounded_channel();
+            tokio::spawn(pass_back(back, into));
+            tokio::spawn(pass_when_due(pieces, out));
             let millis = Arc::clone(&millis);
             tokio::spawn(async move {
-                let server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
-                let ((mut from, mut into), (mut back, mut out)) =
-                    (client.into_split(), server.into_split());
-                tokio::spawn(async move {
-                    let mut bytes = vec![0; 65_536];
-                    while let Ok(read) = back.read(&mut bytes).await {
-                        if read == 0 || into.write_all(&bytes[..read]).await.is_err() {
-                            return;
-                        }
-                    }
-                });
                 let mut bytes = vec![0; 65_536];
                 while let Ok(read) = from.read(&mut bytes).await {
-                    let wait = Duration::from_millis(millis.load(Ordering::Relaxed));
-                    pause_of_a_slow_link(wait).await;
-                    if read == 0 || out.write_all(&bytes[..read]).await.is_err() {
+                    let due = now() + Duration::from_millis(millis.load(Ordering::Relaxed));
+                    if read == 0 || line.send((due, bytes[..read].to_vec())).is_err() {
                         return;
                     }
                 }
@@ -213,6 +211,54 @@ async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
         }
     });
     (port, delay)
+}
+
+/// What a server answers, as it comes.
+async fn pass_back(mut from: OwnedReadHalf, mut into: OwnedWriteHalf) {
+    let _ended = tokio::io::copy(&mut from, &mut into).await;
+}
+
+/// Pieces, each when it is due.
+async fn pass_when_due(mut pieces: UnboundedReceiver<(Instant, Vec<u8>)>, mut out: OwnedWriteHalf) {
+    while let Some((due, piece)) = pieces.recv().await {
+        pause_of_a_slow_link(due.saturating_duration_since(now())).await;
+        if out.write_all(&piece).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Otherwise the second of two calls waits in the kernel for the acknowledgement of the first, which the other side
+/// delays by 40 ms.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_to_a_distant_store_waits_for_the_one_before() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let (port, delay) = slow_proxy(redis.port).await;
+    let url = format!("url: \"redis://127.0.0.1:{port}\", timeout: 1s");
+    let gate = node(&origin, &url, "rate: 100000/1h").await;
+    let (mut first, mut second) = (Client::default(), Client::default());
+    // The connections are opened, and the acknowledgements of a new one are not delayed yet.
+    for n in 0..40 {
+        assert_eq!(first.ask(gate.port, "/", &format!("w{n}")).await, 200);
+        assert_eq!(second.ask(gate.port, "/", &format!("v{n}")).await, 200);
+    }
+    delay.store(60, Ordering::Relaxed);
+    let mut waits = Vec::new();
+    for n in 0..21 {
+        let (a, b) = (format!("a{n}"), format!("b{n}"));
+        let later = async {
+            pause_of_a_slow_link(Duration::from_millis(2)).await;
+            let began = now();
+            let status = second.ask(gate.port, "/", &b).await;
+            (status, began.elapsed())
+        };
+        let (status, (late_status, wait)) = tokio::join!(first.ask(gate.port, "/", &a), later);
+        assert_eq!((status, late_status), (200, 200));
+        waits.push(wait);
+    }
+    waits.sort();
+    assert!(waits[10] < Duration::from_millis(80), "the store is 60 ms away: {waits:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use redis::io::tcp::TcpSettings;
 use redis::{Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use redis::{ClientTlsConfig, RedisResult, TlsCertificates};
 
@@ -127,7 +128,11 @@ pub(super) fn open_client(
     if !login.password.is_empty() {
         settings = settings.set_password(&login.password);
     }
-    let server = connection.into_connection_info()?.set_redis_settings(settings);
+    // Otherwise a call waits until the server has acknowledged the one before: the round trip of a distant server, or the
+    // 40 ms for which it delays acknowledgements.
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let server =
+        connection.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp);
     let Some(tls) = tls.filter(|_| matches!(address, Address::Tcp(..))) else {
         return Client::open(server);
     };

@@ -63,6 +63,16 @@ async fn node_with(origin: &Origin, store: &str, policy: &str) -> Gate {
 async fn change(node: &Gate, path: &str, more: Value) -> Value {
     let mut body = json!({ "limit": "writes", "key": ["acme", "k1"], "reason": "a test" });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    ask(node, path, body).await
+}
+
+/// What a key has spent, as far as a node knows.
+async fn spent(node: &Gate) -> u64 {
+    let body = json!({ "limit": "writes", "key": ["acme", "k1"] });
+    ask(node, "/keys", body).await["spent"].as_u64().unwrap()
+}
+
+async fn ask(node: &Gate, path: &str, body: Value) -> Value {
     let url = format!("http://127.0.0.1:{}{path}", node.admin);
     let answer = client().post(url).bearer_auth(TOKEN).body(body.to_string()).send().await.unwrap();
     let (status, text) = (answer.status(), answer.text().await.unwrap());
@@ -475,4 +485,50 @@ async fn a_change_that_a_store_has_lost_reaches_a_node_that_was_first_to_tell_it
         status(&b, "k1").await == 200 && status(&a, "k1").await == 200
     });
     assert!(is_forgotten.await, "{}\n{}", a.log(), b.log());
+}
+
+/// A step of the store's clock, as the nodes see one: the time that the store keeps goes on from there. What operators change before
+/// and afterwards is made by nodes that began before the step, and by one that begins after it.
+#[tokio::test]
+async fn a_reset_reaches_every_node_after_a_step_of_the_clock() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let (a, b) = (node_with(&origin, &store, PAGES).await, node_with(&origin, &store, PAGES).await);
+    // A node that has a rule has heard of everything that was changed before.
+    let all_have_heard = async |maker: &Gate, nodes: &[&Gate], rules: usize| {
+        let mark =
+            json!({ "key": ["acme", format!("mark {rules}")], "action": "allow", "for": "30d" });
+        change(maker, "/keys/override", mark).await;
+        for node in nodes {
+            has_rules(node, rules).await;
+            assert_eq!(spent(node).await, 0, "{}", node.log());
+        }
+    };
+    let is_full = async |nodes: &[&Gate]| {
+        for node in nodes {
+            let is_full = eventually(EVERYWHERE, || async { spent(node).await >= 3 });
+            assert!(is_full.await, "{}", node.log());
+        }
+    };
+    for (round, hours) in [2_u64, 50].into_iter().enumerate() {
+        assert_eq!(admitted(&a, "k1", 5).await, 3);
+        is_full(&[&a, &b]).await;
+        // One node hears of the change after the step.
+        let (first, other) = if round == 0 { (&a, &b) } else { (&b, &a) };
+        other.signal("STOP");
+        change(first, "/keys/reset", json!({})).await;
+        let ahead = hours * 3_600_000_000;
+        let (seconds, micros): (u64, u64) = redis.ask(&["TIME"]);
+        let time = seconds * 1_000_000 + micros + ahead;
+        let _: String = redis.ask(&["SET", "tollgate:{bans}:time", &format!("{time} {ahead}")]);
+        other.signal("CONT");
+        all_have_heard(first, &[&a, &b], 2 * round + 1).await;
+        let late = node_with(&origin, &store, PAGES).await;
+        has_rules(&late, 2 * round + 1).await;
+        assert_eq!(admitted(&late, "k1", 5).await, 3);
+        is_full(&[&late, &a, &b]).await;
+        change(&late, "/keys/reset", json!({})).await;
+        all_have_heard(&late, &[&late, &a, &b], 2 * round + 2).await;
+    }
 }

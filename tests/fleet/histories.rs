@@ -98,7 +98,8 @@ fn a_node_that_has_missed_changes_forgets_what_may_have_been_forgiven() {
     });
 }
 
-/// Nodes that begin in a new history have made no changes. They are believed again when the windows from before have ended.
+/// Nodes that begin in a new history have made no changes. They are believed again when the windows from before have ended; until
+/// then a node shows that each counts by itself.
 #[test]
 fn nodes_of_a_new_history_are_believed_in_the_end() {
     const SHORT: &str = "{ tier: estimate, rate: 2/10s, key: client_ip, scope: fleet }";
@@ -107,7 +108,12 @@ fn nodes_of_a_new_history_are_believed_in_the_end() {
         let old = &fleet.nodes[0];
         old.engine.forget_before(&old.generation, 7, true);
         old.engine.set_heard_changes(9);
+        assert_eq!(fleet.passed(1, key(2), 2), 2);
+        fleet.exchanges(3).await;
+        assert_eq!((old.shown_error(), fleet.passed(0, key(2), 2)), (2.0, 2));
         tokio::time::sleep(Duration::from_secs(25)).await;
+        fleet.exchanges(1).await;
+        assert!(old.shown_error() < 2.0);
         assert_eq!(fleet.passed(1, key(1), 2), 2);
         fleet.exchanges(3).await;
         assert_eq!(fleet.passed(0, key(1), 1), 0);

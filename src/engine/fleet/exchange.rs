@@ -72,6 +72,8 @@ pub struct FleetExchange {
     has_read_all: bool,
     /// How often something had been forgotten when requests were shown what other nodes counted.
     shown_without: u64,
+    /// Whether other nodes were left out with all that they counted.
+    leaves_out_nodes: bool,
     /// Whether they were shown counts and denials of others.
     shown: Believed,
     /// When (monotonic) this node looked at its own counts last.
@@ -98,6 +100,7 @@ impl Default for FleetExchange {
             has_answer: false,
             has_read_all: false,
             shown_without: 0,
+            leaves_out_nodes: false,
             shown: Believed::default(),
             looked_at: None,
             answered_at: None,
@@ -370,6 +373,7 @@ impl FleetExchange {
         self.shown = believed;
         let forgotten = forgotten.snapshot(engine.shared_instant().earliest);
         self.shown_without = forgotten.count;
+        self.leaves_out_nodes = self.imports.leaves_out_nodes(&forgotten);
         let sums = self.imports.sums(limits, &forgotten);
         engine.fleet().identity.with_node(self.node, || {
             for (tag, counts) in sums {
@@ -422,6 +426,7 @@ impl FleetExchange {
                 is_complete: self.trusts_time
                     && !is_partial
                     && self.has_read_all
+                    && !self.leaves_out_nodes
                     && self.shown.includes(limit),
             };
             (tag, knowledge.error_ppm(limit.rate.count(), terms.error_ppm))

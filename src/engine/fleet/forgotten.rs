@@ -153,9 +153,14 @@ impl Forgettings {
         self.by_key.entry(key).or_default()
     }
 
+    /// Whether anything is believed of a node that had heard so much.
+    pub(super) const fn believes_node(&self, heard: Heard) -> bool {
+        heard.changes >= self.oldest_change
+    }
+
     /// Whether a count is believed of a node that had heard so much.
     pub(super) fn believes(&self, key: KeyHash, heard: Heard) -> bool {
-        heard.changes >= self.oldest_change
+        self.believes_node(heard)
             && self.by_key.get(&key).is_none_or(|forgetting| heard.includes(forgetting.heard))
     }
 }

@@ -113,6 +113,11 @@ impl Imports {
         std::mem::take(&mut self.is_changed)
     }
 
+    /// Whether a node is left out of the sums with all that it counted.
+    pub(super) fn leaves_out_nodes(&self, forgotten: &Forgettings) -> bool {
+        self.counts.values().any(|imported| !forgotten.believes_node(imported.heard))
+    }
+
     /// The sums of each limit over all other nodes, by key, without what is forgotten.
     pub(super) fn sums(
         &self,

@@ -85,8 +85,7 @@ impl Log for OperatorLog {
             return;
         }
         let date = self.clock.date(self.clock.now());
-        // One event is one line, even if an origin or a client put line ends into an error.
-        let mut text = record.args().to_string().replace(['\n', '\r'], " ");
+        let mut text = on_one_line(&record.args().to_string());
         if is_caused_by_requests(record.metadata()) {
             if is_harmless(&text) || !LOG_SAMPLER.admit_line(LogKind::Framework, date) {
                 return;
@@ -99,6 +98,12 @@ impl Log for OperatorLog {
     fn flush(&self) {
         self.out.flush(FLUSH_TIMEOUT);
     }
+}
+
+/// One event is one line, even if an origin, a store or a client put line ends into an error; and nothing in it is an order to a
+/// terminal.
+fn on_one_line(text: &str) -> String {
+    text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), " ")
 }
 
 /// A line in the given form.
@@ -172,6 +177,12 @@ mod tests {
     fn a_kept_connection_that_was_not_free_is_harmless() {
         assert!(is_harmless("failed to acquire reusable stream"));
         assert!(!is_harmless("failed to acquire reusable stream, and more"));
+    }
+
+    #[test]
+    fn what_others_say_ends_no_line_and_orders_no_terminal() {
+        let said = "a\r\nb \u{1b}[2J\u{85}c\u{2028}d \u{e9}";
+        assert_eq!(on_one_line(said), "a  b  [2J c d \u{e9}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A server that lies: sixty replies, each with the name of what becomes of it. Whatever it says,
 //! the node keeps the limit by itself, and nothing panics.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ fn lies() -> Vec<(String, CallOutcome)> {
     ] {
         add(Refused, &format!("-{word}\r\n"));
     }
+    // A single server names no other one.
+    add(Refused, "-MOVED 1 127.0.0.1:1\r\n");
+    add(Refused, "-ASK 1 127.0.0.1:1\r\n");
     add(Invalid, "-TOLLGATE the cell t was not written by tollgate\r\n");
     add(Invalid, "-WRONGTYPE Operation against a key holding the wrong kind of value\r\n");
     add(Invalid, "-MOVED\r\n");
@@ -177,4 +181,31 @@ async fn an_answer_to_another_call_is_not_believed() {
     }
     let (believed, invalid) = (node.calls(CallOutcome::Ok), node.calls(CallOutcome::Invalid));
     assert!(invalid >= 1 && degraded >= invalid, "{believed} believed, {invalid} invalid");
+}
+
+/// A single server that names another one is asked again: whoever answers for it once must not name an address for good.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_server_names_no_other() {
+    let _alone = crate::alone().await;
+    let lies = Arc::new(AtomicBool::new(true));
+    let is_lying = Arc::clone(&lies);
+    let port = stand_in::start(Arc::new(move |command: &[String]| {
+        if command[0] != "EVALSHA" {
+            return Some(plain(command));
+        }
+        if is_lying.load(Ordering::Relaxed) {
+            return Some(b"-MOVED 0 127.0.0.1:1\r\n".to_vec());
+        }
+        let at = 1_800_057_600_000_000_u64;
+        let window = at / (30 * 86_400 * 1_000_000);
+        let reply = format!("*5\r\n:{}\r\n:{at}\r\n:1\r\n:{window}\r\n:0\r\n", command[4]);
+        Some(reply.into_bytes())
+    }));
+    let node = Node::start(one(port), Duration::from_millis(200), POLICY).await;
+    for key in ["a", "b", "c", "d", "e"] {
+        assert!(node.decide("/", &[("x-key", key)]).await.is_degraded());
+    }
+    lies.store(false, Ordering::Relaxed);
+    let believes = || async { !node.decide("/", &[("x-key", "f")]).await.is_degraded() };
+    assert!(eventually(Duration::from_secs(5), believes).await);
 }

@@ -317,3 +317,59 @@ fn rules_are_told_to_nodes_that_do_not_know_them() {
     let (told, _) = has_rules(&known, &["keep", "b1f", &minute, "1", "{}", "seen"]);
     assert!(told);
 }
+
+/// A node that knows a later version of another history may not know these rules.
+#[test]
+fn rules_are_told_to_a_node_that_comes_from_another_history() {
+    let (old, new) = (Server::new(), Server::new());
+    let minute = (60 * SECOND).to_string();
+    let before = reply(&old, BEGIN, 0, &[]);
+    reply(&new, BEGIN + SECOND, 0, &["put", "b1f", &minute, "1", "{}"]);
+    let known = reply(&old, BEGIN + 2 * SECOND, 0, &["reset", "2f"]);
+    assert_ne!(before[0], known[0]);
+    let ask = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+        new.evaluate(SCRIPT, &keys, &words).unwrap()
+    };
+    new.set_time(BEGIN + 3 * SECOND);
+    assert_eq!(ask(&[&*known[0], &*known[1], "m", "-", &*known[0]]), ["lost"]);
+    let told = ask(&[&*known[0], &*known[1], "n", "-", &*known[0], "seen"]);
+    assert!(told.contains(&"b1f".to_owned()), "{told:?}");
+}
+
+/// A rule that was ended before the store lost everything does not come back by a node that was away, whoever tells first.
+#[test]
+fn a_rule_that_is_gone_is_not_told_back() {
+    let minute = (60 * SECOND).to_string();
+    let (keep, gone) = (["keep", "b1f", &*minute, "100", "{}"], ["gone", "b1f", "200"]);
+    for changes in [[&gone[..], &keep[..]], [&keep[..], &gone[..]]] {
+        let lua = Server::new();
+        for change in changes {
+            ask(&lua, BEGIN, change);
+        }
+        assert_eq!(ask(&lua, BEGIN, &[]), []);
+        let later = ["keep", "b1f", &minute, "300", "{}"];
+        let rule = [("b1f".to_owned(), 60 * SECOND)];
+        assert_eq!(ask(&lua, BEGIN, &later), rule, "it was made afterwards");
+        assert_eq!(ask(&lua, BEGIN, &["drop", "b1f"]), []);
+        assert_eq!(ask(&lua, BEGIN, &gone), []);
+        assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "100", "{}"]), rule, "made now");
+        assert_eq!(ask(&lua, BEGIN, &["drop", "b1f"]), []);
+    }
+}
+
+/// The store remembers no more of them than a node tells, and takes rules all the same.
+#[test]
+fn rules_that_are_gone_fill_no_store() {
+    let lua = Server::new();
+    let minute = (60 * SECOND).to_string();
+    for node in 0..3 {
+        let names: Vec<String> = (0..1_000).map(|n| format!("b{node}{n:x}")).collect();
+        let words: Vec<&str> = names.iter().flat_map(|name| ["gone", &**name, "200"]).collect();
+        ask(&lua, BEGIN, &words);
+    }
+    let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
+    assert!(rules.len() < 1_010, "{}", rules.len());
+    assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]).len(), 1);
+}

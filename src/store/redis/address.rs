@@ -36,10 +36,19 @@ impl Address {
         let port = port.parse().ok()?;
         match answering {
             Self::Tcp(own, _) if host.is_empty() => Some(Self::Tcp(own.clone(), port)),
-            _ => Some(Self::Tcp(host.trim_matches(['[', ']']).to_owned(), port)),
+            _ => Self::named(host.trim_matches(['[', ']']), port),
         }
     }
+
+    /// An address that a server names. `None`: it is none, and must not fill the log.
+    pub(super) fn named(host: &str, port: u16) -> Option<Self> {
+        let is_name = host.len() <= MAX_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
+        is_name.then(|| Self::Tcp(host.to_owned(), port))
+    }
 }
+
+/// The longest name of a host, in bytes (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
 
 /// How a store is reached.
 #[derive(Clone)]

@@ -23,7 +23,9 @@ end
 local function read_time(key, told)
   local clock = redis.call('TIME')
   local server, max = clock[1] * 1000000 + clock[2], math.max
-  local latest, ahead = string.match(redis.call('GET', key) or '', '^(%d+) (%d+)$')
+  -- No more than a time is long: another program may have written anything.
+  local kept = redis.call('GETRANGE', key, 0, 63)
+  local latest, ahead = string.match(kept, '^(%d+) (%d+)$')
   latest, ahead, told = tonumber(latest) or 0, tonumber(ahead) or 0, tonumber(told) or 0
   if max(latest - server, ahead) > MAX_AHEAD then latest, ahead = 0, 0 end
   if told - server > MAX_AHEAD then told = 0 end

@@ -2,7 +2,8 @@
 --
 -- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, `ruled`, the version at
 --                which rules changed last, and for each rule a field, whose value is the time at which the rule ends, that at which
---                it was made, each with a blank behind it, and a text of the nodes
+--                it was made, each with a blank behind it, and a text of the nodes; and for each rule that is `gone`, a field `g` and
+--                its field, whose value is the time at which it was removed
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
@@ -17,7 +18,7 @@
 --                  lift key                   all nodes and this store forget the ban of the key
 --                or what a node knows from another history of the store, of which the later counts:
 --                  keep field span made text  adds a rule, or replaces one that was made before
---                  gone field made            removes a rule that was made before
+--                  gone field made            removes a rule that was made before, also one that is told later
 --                  again number word key      `reset` or `lift`, which was the change of this number
 --                  seen                       nothing, except that the version exceeds the one that the node knows
 -- returns        the version, its mark and the time; then, if rules have changed since the version that the node knows, or it wants
@@ -39,6 +40,7 @@ local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local format, match, max, min = string.format, string.match, math.max, math.min
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
+local MAX_GONE = 1000 -- as many as a node tells
 local MAX_EVENTS = 2000 -- marks, and things to do
 local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
@@ -49,7 +51,7 @@ local RULINGS = { keep = true, gone = true, drop = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
 delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
-if call('HLEN', KEYS[1]) > MAX_MERGED + 100 then return { 'foreign' } end
+if call('HLEN', KEYS[1]) > MAX_MERGED + MAX_GONE + 100 then return { 'foreign' } end
 for _, field in ipairs({ 'mark', 'version', 'ruled' }) do
   if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
 end
@@ -67,17 +69,22 @@ local first = ARGV[6]
 local is_merge = MERGES[first]
 local is_possible = known - now <= MAX_AHEAD
 
+local gone_count = 0
 local function all()
-  local rules, fields = {}, call('HGETALL', KEYS[1])
-  for n = 1, #fields, 2 do
-    local is_rule = match(fields[n], '^[bo]%x+$') and #fields[n + 1] <= MAX_TEXT
-    local till, made, text = match(is_rule and fields[n + 1] or '', '^(%d+) (%d+) ([ -~]*)$')
+  local rules = {}
+  gone_count = 0
+  for _, field in ipairs(call('HKEYS', KEYS[1])) do
+    if match(field, '^g[bo]%x+$') then gone_count = gone_count + 1 end
+    -- Looked at before it is read: another program may have written anything.
+    local is_rule = match(field, '^[bo]%x+$') and call('HSTRLEN', KEYS[1], field) <= MAX_TEXT
+    local kept = is_rule and call('HGET', KEYS[1], field) or ''
+    local till, made, text = match(kept, '^(%d+) (%d+) ([ -~]*)$')
     if till then
       if tonumber(till) > now then
         rules[#rules + 1] =
-          { field = fields[n], left = tonumber(till) - now, made = tonumber(made), text = text }
+          { field = field, left = tonumber(till) - now, made = tonumber(made), text = text }
       elseif first then
-        call('HDEL', KEYS[1], fields[n])
+        call('HDEL', KEYS[1], field)
       end
     end
   end
@@ -118,6 +125,22 @@ local function record(number, word, key)
   expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
+-- When a rule was removed, as nodes have told this history; -1: never.
+local function gone_at(name)
+  local field = 'g' .. name
+  if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
+  return tonumber(call('HGET', KEYS[1], field) or '') or -1
+end
+
+-- A node that was away may tell the rule later. With too many of them, the next ones are not remembered until the store is emptied
+-- or nobody changes anything for 31 days.
+local function remember_gone(name, at)
+  local known = gone_at(name)
+  if known >= at or (known < 0 and gone_count >= MAX_GONE) then return end
+  if known < 0 then gone_count = gone_count + 1 end
+  call('HSET', KEYS[1], 'g' .. name, format('%.0f', at))
+end
+
 if not is_merge and not is_known() then return { 'lost' } end
 if first then
   local made_at, count = {}, 0
@@ -139,7 +162,8 @@ if first then
   -- What is later was written by no node, or by one that was told a wrong time.
   call('ZREMRANGEBYSCORE', KEYS[2], format('(%.0f', version), '+inf')
   call('HSET', KEYS[1], 'version', format('%.0f', version), 'mark', mark)
-  if has_ruled then call('HSET', KEYS[1], 'ruled', format('%.0f', version)) end
+  -- The rules of another history may be others, whatever the node knows.
+  if has_ruled or is_merge then call('HSET', KEYS[1], 'ruled', format('%.0f', version)) end
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
   n = 6
   while n <= #ARGV do
@@ -148,10 +172,17 @@ if first then
       local made = tonumber(ARGV[n + 3])
       if word == 'put' or (made_at[name] or -1) < made then
         local till = format('%.0f %.0f ', now + tonumber(ARGV[n + 2]), made)
-        call('HSET', KEYS[1], name, till .. ARGV[n + 4])
+        if word == 'put' or gone_at(name) <= made then
+          call('HSET', KEYS[1], name, till .. ARGV[n + 4])
+          call('HDEL', KEYS[1], 'g' .. name)
+        end
       end
-    elseif word == 'drop' or (word == 'gone' and (made_at[name] or now) < tonumber(ARGV[n + 2])) then
+    elseif word == 'drop' then
       call('HDEL', KEYS[1], name)
+    elseif word == 'gone' then
+      local at = tonumber(ARGV[n + 2])
+      if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
+      remember_gone(name, at)
     elseif word == 'reset' or word == 'lift' then
       record(format('%.0f', version), word, name)
     elseif word == 'again' then
@@ -167,7 +198,7 @@ end
 
 local reply = { format('%.0f', version), mark, format('%.0f', now) }
 local is_new = version ~= known or mark ~= known_mark
--- While there are rules besides `version`, `mark` and `ruled`.
+-- While there are fields besides `version`, `mark` and `ruled`.
 if first or call('HLEN', KEYS[1]) > 3 then keep_time(KEYS[6], time) end
 -- Where it is not known when rules changed, they may have.
 local ruled = tonumber(match(call('HGET', KEYS[1], 'ruled') or '', '^%d+$') or version)

@@ -69,6 +69,10 @@ impl RedisTransport {
                     record_failure(&server, lane, failure, &why);
                     return Err(failure);
                 }
+                Err(CommandError::Moved { .. } | CommandError::Ask { .. }) if !self.has_slots() => {
+                    record_failure(&server, lane, StoreFailure::Refused, NAMES_ANOTHER);
+                    return Err(StoreFailure::Refused);
+                }
                 Err(CommandError::Moved { slot, to }) => {
                     (server, asking) = (self.topology.record_move(slot, &to), false);
                     self.wait_until_ready(&server, deadline).await;
@@ -211,6 +215,9 @@ fn texts(value: &Value) -> Option<Vec<String>> {
     };
     values.iter().map(text).collect()
 }
+
+/// Why a single server that redirects is not followed: whoever answers for it could name any address, for good.
+pub(super) const NAMES_ANOTHER: &str = "it names another server, as those of a Cluster do (MOVED); write cluster: with their addresses instead of url:";
 
 fn record_failure(server: &Server, lane: Lane, failure: StoreFailure, why: &str) {
     match lane {

@@ -233,6 +233,14 @@ impl Server {
         timeout(limit, opening).await.ok().flatten()
     }
 
+    /// Drops the connection of the background.
+    pub(super) async fn drop_background(&self) {
+        // Whoever holds the lock is opening another one, and drops this one.
+        if let Ok(mut background) = self.background.try_lock() {
+            *background = None;
+        }
+    }
+
     /// Records that a command of the background failed. The log is told each reason once.
     pub(super) fn record_background_failure(&self, why: &str) {
         // That a server is away was told.

@@ -62,6 +62,7 @@ impl Server {
                 self.record_away(&why);
             }
         }
+        self.drop_connections().await;
         let now = self.context.clock.now().mono;
         if let Some(last) = *last_attempt {
             let pause = last.saturating_add(CONNECT_EVERY).saturating_sub(now);
@@ -71,6 +72,14 @@ impl Server {
         }
         *last_attempt = Some(self.context.clock.now().mono);
         self.reconnect().await
+    }
+
+    /// Drops what is not used any more. As long as a connection is held, its replies are read, however long they are.
+    async fn drop_connections(&self) {
+        self.connection.store(None);
+        if !self.is_up() {
+            self.drop_background().await;
+        }
     }
 
     async fn probe(&self, connection: &ServerConnection) -> ProbeResult {

@@ -170,10 +170,9 @@ impl Topology {
             let answer = self.ask(sentinel, login, &question).await;
             let answer: Option<(String, u16)> =
                 answer.and_then(|answer| redis::from_redis_value(answer).ok());
-            let Some((host, port)) = answer else {
+            let Some(address) = answer.and_then(|(host, port)| Address::named(&host, port)) else {
                 continue;
             };
-            let address = Address::Tcp(host, port);
             let is_same = self.server_of_slot(0).is_some_and(|server| server.address == address);
             if !is_same {
                 log::info!("the sentinel at {sentinel} names {address} as master {master}");

@@ -21,16 +21,17 @@ pub enum Kept {
 }
 
 /// Commands that write nothing.
-const READS: [&str; 17] = [
+const READS: [&str; 18] = [
     "TIME",
     "TYPE",
     "GET",
+    "GETRANGE",
     "LINDEX",
     "LRANGE",
     "LLEN",
     "HGET",
     "HMGET",
-    "HGETALL",
+    "HKEYS",
     "HLEN",
     "HSTRLEN",
     "EXISTS",
@@ -285,6 +286,16 @@ impl Keep {
                 None => none(),
                 Some(Kept::List(_) | Kept::Hash(_) | Kept::SortedSet(_)) => Err(wrong_type()),
             },
+            "GETRANGE" => match self.live(&words[1]) {
+                Some(Kept::Text(text)) => {
+                    let (first, last): (usize, usize) =
+                        (words[2].parse().unwrap(), words[3].parse().unwrap());
+                    let end = text.len().min(last + 1);
+                    text.get(first..end).unwrap_or_default().to_owned().into_lua(lua)
+                }
+                None => String::new().into_lua(lua),
+                Some(Kept::List(_) | Kept::Hash(_) | Kept::SortedSet(_)) => Err(wrong_type()),
+            },
             "STRLEN" => match self.live(&words[1]) {
                 Some(Kept::Text(text)) => number(text.len()),
                 None => number(0),
@@ -382,10 +393,10 @@ impl Keep {
                 let found = words[2..].iter().map(|name| field(hash, name));
                 found.collect::<mlua::Result<Vec<Value>>>()?.into_lua(lua)
             }
-            "HGETALL" => {
+            "HKEYS" => {
                 let hash = self.hash(key, false)?;
-                let flat = hash.into_iter().flatten().flat_map(|(name, text)| [&**name, &**text]);
-                flat.map(str::to_owned).collect::<Vec<_>>().into_lua(lua)
+                let names = hash.into_iter().flatten().map(|(name, _)| name.clone());
+                names.collect::<Vec<_>>().into_lua(lua)
             }
             "HSTRLEN" => {
                 let hash = self.hash(key, false)?;

@@ -35,6 +35,17 @@ impl Engine {
         self.bans.set_made_changes(changes);
     }
 
+    /// Records that this node, which had made all changes up to `from`, has made those up to `changes`. Returns whether it had:
+    /// otherwise it has taken over what another process counted that had made others.
+    #[must_use]
+    pub fn advance_heard_changes(&self, from: u64, changes: u64) -> bool {
+        let is_advanced = self.fleet().made_changes.advance(from, changes);
+        if is_advanced {
+            self.bans.set_made_changes(changes);
+        }
+        is_advanced
+    }
+
     /// This node is told of no changes. It uses what others counted, and its bans count whatever operators have forgiven: otherwise it
     /// could ban no key for a day that was reset.
     pub fn hear_no_changes(&self) {

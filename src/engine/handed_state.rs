@@ -4,6 +4,7 @@
 //! of the confirm table and the requests in flight. What must always hold: a shard's cells and an in-flight count change hands
 //! in the instant in which their last copy is made, so nothing is charged between the copy and the switch.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -55,8 +56,9 @@ struct FleetRecord {
 }
 
 impl ConfirmRecord {
-    /// The cells, with the numbers that their limits have in another process. Those of no limit there keep theirs.
-    fn renumbered(self, generation: &Generation) -> impl Iterator<Item = MovedCell> {
+    /// The cells, with the numbers that their limits have in another process, and whether there is such a limit. Those of no limit
+    /// there keep theirs.
+    fn renumbered(self, generation: &Generation) -> impl Iterator<Item = (MovedCell, bool)> {
         let own = generation.estimate_numbers();
         let number_of = |name: &str| own.iter().find(|(_, own)| own == name).map(|(here, _)| *here);
         let limits = self.limits.into_iter();
@@ -65,8 +67,8 @@ impl ConfirmRecord {
         self.cells.into_iter().map(move |cell| {
             let found = numbers.iter().find(|(there, _)| *there == cell.limit());
             match found {
-                Some((_, here)) => cell.with_limit(*here),
-                None => cell,
+                Some((_, here)) => (cell.with_limit(*here), true),
+                None => (cell, false),
             }
         })
     }
@@ -85,8 +87,15 @@ impl EngineSource {
     /// its answer are waited for, so this blocks its thread for up to [`TENTATIVE_PATIENCE_MILLIS`].
     pub fn hand_over(&mut self, generation: &Generation, sink: &mut dyn FrameSink) {
         let engine = Arc::clone(&self.engine);
+        // Before everything that is copied: what is forgotten meanwhile is forgotten there once more.
+        let made_changes = engine.heard_changes();
         engine.fleet().tentative.begin_switch();
         engine.succession.begin_switch();
+        // From now on the successor is told of denials, so those before are copied at once.
+        let denials = generation.denial_numbers();
+        let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
+        let mut cells = engine.settled_cells();
+        cells.retain(is_denial);
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {
             engine.hand_over_in_flight(limit, &counts, sink);
@@ -105,11 +114,12 @@ impl EngineSource {
         let fleet = FleetRecord {
             identity: engine.fleet().identity.get(),
             time: engine.confirm_table().clock().bounds(),
-            made_changes: engine.heard_changes(),
+            made_changes,
         };
         sink.add(FrameKind::Fleet, 0, &encoded(&fleet));
         let limits = generation.estimate_numbers();
-        for cells in engine.settled_cells().chunks(FRAME_RECORDS) {
+        cells.extend(engine.settled_cells().into_iter().filter(|cell| !is_denial(cell)));
+        for cells in cells.chunks(FRAME_RECORDS) {
             let record = ConfirmRecord { limits: limits.clone(), cells: cells.to_vec() };
             sink.add(FrameKind::Confirm, 0, &encoded(&record));
         }
@@ -163,13 +173,20 @@ impl Restorer {
     ) -> (Predecessor, u64) {
         let predecessor = Predecessor::new(Arc::clone(engine), self.quotas());
         let mut unreadable = self.finish();
+        let mut made_changes = None;
+        let mut windows: HashSet<(u8, Nanos)> = HashSet::new();
         for (kind, payload) in only_successor {
             let is_read = match kind {
-                FrameKind::Fleet => postcard::from_bytes(payload)
-                    .map(|record| engine.become_node(generation, record)),
+                FrameKind::Fleet => postcard::from_bytes::<FleetRecord>(payload).map(|record| {
+                    made_changes = Some(record.made_changes);
+                    engine.become_node(generation, record);
+                }),
                 FrameKind::Confirm => {
                     postcard::from_bytes::<ConfirmRecord>(payload).map(|record| {
-                        for cell in record.renumbered(generation) {
+                        for (cell, has_limit) in record.renumbered(generation) {
+                            if has_limit {
+                                windows.insert((cell.limit(), cell.period()));
+                            }
                             // A cell for which there is no room refuses nobody.
                             let _is_adopted = engine.confirm.adopt(&cell);
                         }
@@ -185,6 +202,17 @@ impl Restorer {
                 _ => Ok(()),
             };
             unreadable += u64::from(is_read.is_err());
+        }
+        for (number, period) in windows {
+            // As after a reload: a key that comes much later is not refused for what it sent in longer windows.
+            let mut estimates = generation.estimates();
+            if let Some(estimate) = estimates.find(|estimate| estimate.number() == number) {
+                estimate.convert(&engine.confirm, period, engine.now());
+            }
+        }
+        if let Some(made_changes) = made_changes {
+            // Behind the cells: what is forgotten from now on is forgotten in them.
+            engine.set_heard_changes(made_changes);
         }
         (predecessor, unreadable)
     }
@@ -219,7 +247,6 @@ impl Engine {
         if let Some((earliest, latest)) = record.time {
             self.confirm.clock().set(earliest, latest);
         }
-        self.set_heard_changes(record.made_changes);
         self.fleet().identity.replace(record.identity, || {
             let views = generation.estimates().filter_map(|estimate| estimate.fleet());
             views.for_each(|view| view.replace(FleetCounts::default(), u64::MAX));
@@ -250,6 +277,13 @@ impl Generation {
             }
         }
         numbers
+    }
+
+    /// The numbers of what counts denials.
+    fn denial_numbers(&self) -> Vec<u8> {
+        let limits = self.policy().indexed_limits();
+        let denials = limits.filter_map(|(index, _)| self.loaded(index).fleet_denials.as_ref());
+        denials.map(|denials| denials.counts().number()).collect()
     }
 
     /// The counts of the limits of requests in flight.
@@ -299,7 +333,7 @@ routes: [{ name: site, origin: site, limits: [writes, pages] }]
         let sketch = from.estimates().find(|sketch| sketch.number() == sketch_of(&from)).unwrap();
         let _receipt = sketch.debit(&old.confirm, KeyHash { high: 1, low: 2 }, 9, clock.now());
         let record = ConfirmRecord { limits: from.estimate_numbers(), cells: old.settled_cells() };
-        let numbers: Vec<u8> = record.renumbered(&to).map(|cell| cell.limit()).collect();
+        let numbers: Vec<u8> = record.renumbered(&to).map(|(cell, _)| cell.limit()).collect();
         assert_eq!(numbers, [sketch_of(&to)]);
         assert_ne!(sketch_of(&to), sketch_of(&from), "or this shows nothing");
     }

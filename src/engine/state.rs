@@ -270,6 +270,16 @@ impl Engine {
             && self.remote().is_none_or(|shared| shared.is_quiet())
     }
 
+    /// Whether the shared store was told of everything that this process admitted and banned.
+    pub fn has_told_store(&self) -> bool {
+        self.remote().is_none_or(|shared| shared.has_told(&self.bans))
+    }
+
+    /// Whether the shared store would be told now. It is, without one.
+    pub fn could_tell_store(&self) -> bool {
+        self.remote().is_none_or(|shared| shared.is_up())
+    }
+
     /// The number of taken delay slots: requests that are delayed, and those being judged that may be.
     pub fn delayed_requests(&self) -> usize {
         self.delay_slots.taken()

@@ -225,6 +225,14 @@ impl EstimateLimit {
         self.errors.rotate(now.get() / self.rate().period().get());
     }
 
+    /// Converts the cells of this limit that have windows of the length `from`.
+    #[cfg(feature = "bin")]
+    pub(crate) fn convert(&self, table: &ConfirmTable, from: Nanos, now: Now) {
+        if from != self.rate().period() {
+            table.convert(self.number(), from, self.quota, table.clock().read(now).earliest);
+        }
+    }
+
     /// Units per window.
     pub const fn rate(&self) -> Rate {
         self.quota.rate()

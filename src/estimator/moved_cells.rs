@@ -73,6 +73,11 @@ impl MovedCell {
         KeyHash { high: self.key.0, low: self.key.1 }
     }
 
+    /// The length of its windows.
+    pub const fn period(&self) -> Nanos {
+        self.period
+    }
+
     /// The same cell, without some of its units.
     #[must_use]
     pub fn without(mut self, units: u32) -> Self {

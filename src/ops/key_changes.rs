@@ -60,6 +60,8 @@ struct SharedRules {
     made: VecDeque<RuleEvent>,
     /// Whether a store has answered this process.
     has_answer: bool,
+    /// The changes that this node had made when it asked last.
+    asked_with: u64,
     /// When (monotonic) the log was told last that the store has lost its rules.
     loss_told: Option<Nanos>,
     /// Of questions without an answer.
@@ -84,6 +86,25 @@ impl SharedRules {
     fn is_out_of_step(&self, date: Nanos, mono: Nanos) -> bool {
         let offset = date.saturating_sub(mono).get();
         self.date_offset.is_some_and(|known| known.abs_diff(offset) > CLOCK_STEP.get())
+    }
+
+    /// The date now by the clock by which the rules have their ends.
+    fn date_of_rules(&self, date: Nanos, mono: Nanos) -> Nanos {
+        self.date_offset.map_or(date, |offset| mono.saturating_add(Nanos::new(offset)))
+    }
+
+    /// A rule with its end by the clock of now, which may have been set since.
+    fn in_step(&self, rule: &KeyRule, date: Nanos, mono: Nanos) -> KeyRule {
+        let left = rule.until.saturating_sub(self.date_of_rules(date, mono));
+        KeyRule { until: date.saturating_add(left), ..rule.clone() }
+    }
+
+    /// This node counts on from what another process counted, which had made only the changes up to this one: what is later
+    /// has to be made again.
+    fn continue_from(&mut self, changes: u64) {
+        if changes < self.version.number() {
+            self.made.retain(|event| event.number <= changes);
+        }
     }
 
     /// Remembers what this node has made.
@@ -208,17 +229,19 @@ impl KeyChanges {
     async fn ask(
         &self,
         store: &SharedStore,
-        shared: &SharedRules,
+        shared: &mut SharedRules,
         changes: &[RuleChange],
     ) -> Result<RuleNews, RuleChangeError> {
         let now = self.engine.now();
         let date = self.engine.date(now);
         let wants_all = shared.is_out_of_step(date, now.mono);
         // A process whose counts this one took over may have made less than this one has heard of.
-        let nothing = RulesVersion::default();
-        let is_behind = self.engine.heard_changes() < shared.version.number();
+        let (nothing, heard) = (RulesVersion::default(), self.engine.heard_changes());
+        shared.continue_from(heard);
+        shared.asked_with = heard;
+        let is_behind = heard < shared.version.number();
         let known = if is_behind { &nothing } else { &shared.version };
-        let told = self.engine.heard_changes().max(self.engine.bans().heard());
+        let told = heard.max(self.engine.bans().heard());
         let question = RulesQuestion { known, wants_all, changes, date, told };
         store.exchange_rules(question).await
     }
@@ -229,9 +252,11 @@ impl KeyChanges {
         store: &SharedStore,
         shared: &mut SharedRules,
     ) -> Result<(), RuleChangeError> {
-        let date = self.engine.date(self.engine.now());
+        let now = self.engine.now();
+        let (date, mono) = (self.engine.date(now), now.mono);
         let rules = self.engine.key_rules();
-        let kept = rules.iter().filter(|rule| rule.until > date).cloned();
+        let kept = rules.iter().filter(|rule| rule.until > shared.date_of_rules(date, mono));
+        let kept = kept.map(|rule| shared.in_step(rule, date, mono));
         let ended = shared.ended.iter().map(EndedRule::told);
         let made = shared.made.iter().copied().map(RuleChange::Again);
         let known: Vec<RuleChange> = ended.chain(kept.map(RuleChange::Keep)).chain(made).collect();
@@ -254,7 +279,12 @@ impl KeyChanges {
     /// Takes up a reply. Returns whether it could; otherwise this node has to ask anew.
     fn learn(&self, shared: &mut SharedRules, news: RuleNews) -> bool {
         let RuleNews { version, time, rules, once, missed_before } = news;
-        if time < self.engine.heard_changes() {
+        let heard = self.engine.heard_changes();
+        if heard != shared.asked_with {
+            // Meanwhile it took over what another process counted.
+            return false;
+        }
+        if time < heard {
             // The store takes what it is told for no time: another one has told it by a wrong clock. What is made now would be
             // earlier, so this node begins anew.
             self.engine.drop_heard_changes(time);
@@ -275,20 +305,25 @@ impl KeyChanges {
         if let Some(change) = missed_before {
             self.miss_before(change, is_first && self.counts_since(time).is_some());
         }
-        let heard = self.engine.heard_changes();
         let counts_since = is_first.then(|| self.counts_since(time)).flatten();
+        let mut reset_keys = Vec::new();
         for (at, event) in once {
             let is_older = counts_since.is_some_and(|began| event.number < began);
             let is_made = at <= heard || is_older || shared.made.contains(&event);
+            if !is_made && !event.is_lift {
+                reset_keys.push(event.key);
+            }
             self.make_once(event, is_made);
             shared.remember_made(event);
         }
         // A store that has lost its changes has a lower version, until the next change.
-        let heard = shared.version.number().max(self.engine.heard_changes());
-        self.engine.set_heard_changes(heard);
+        let heard_now = shared.version.number().max(heard);
+        if !self.engine.advance_heard_changes(heard, heard_now) {
+            return false;
+        }
         if is_first {
-            // What has led to them is later than all changes, or was forgotten just now.
-            self.engine.bans().vouch_unshared(heard);
+            // What has led to them is later than all changes. Of a key that was reset just now it may have been before that.
+            self.engine.bans().vouch_unshared(heard_now, &reset_keys);
         }
         true
     }
@@ -384,5 +419,49 @@ impl KeyChanges {
         for (limit, _) in live.generation.policy().indexed_limits() {
             self.engine.forget_key(&live.generation, limit, key, change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Ruling;
+
+    fn rule(until: Nanos) -> KeyRule {
+        KeyRule {
+            limit: Arc::from("writes"),
+            key: KeyHash { high: 1, low: 2 },
+            ruling: Ruling::Deny,
+            until,
+            made_at: Nanos::ZERO,
+            by: Arc::from("me"),
+            reason: Arc::from("a test"),
+        }
+    }
+
+    #[test]
+    fn a_rule_keeps_its_rest_when_the_clock_is_set() {
+        let hours = |hours: u64| Nanos::from_secs(hours * 3_600);
+        let shared =
+            SharedRules { date_offset: Some(hours(1_000).get()), ..SharedRules::default() };
+        let mono = hours(5);
+        for date in [hours(1_005), hours(1_029), hours(981)] {
+            let told = shared.in_step(&rule(hours(1_010)), date, mono);
+            assert_eq!(told.until.saturating_sub(date), hours(5), "{date:?}");
+        }
+        let told = SharedRules::default().in_step(&rule(hours(1_010)), hours(1_005), mono);
+        assert_eq!(told.until, hours(1_010));
+    }
+
+    #[test]
+    fn what_another_process_had_not_made_is_made_again() {
+        let event = |number| RuleEvent { number, key: KeyHash { high: 1, low: 2 }, is_lift: false };
+        let version = |number| RulesVersion::numbered(number);
+        let mut shared = SharedRules { version: version(9), ..SharedRules::default() };
+        shared.made.extend([event(3), event(7), event(9)]);
+        shared.continue_from(9);
+        assert_eq!(shared.made, [event(3), event(7), event(9)]);
+        shared.continue_from(7);
+        assert_eq!(shared.made, [event(3), event(7)]);
     }
 }

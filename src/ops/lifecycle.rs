@@ -1,9 +1,10 @@
 //! How the process ends.
 //!
 //! After TERM the process is not ready at once and goes on accepting for `drain`. Then the listeners close, and the
-//! process ends as soon as no request is in flight, here and in a process before this one. Requests that are in flight when `finish` is over are cut: they are
-//! settled and logged as if their clients had left. A process that a successor has replaced stops accepting at once,
-//! answers on open connections for `drain`, and ends as after TERM. [`crate::signals`] says which signal requests what.
+//! process ends as soon as no request is in flight, here and in a process before this one, and a shared store was told of
+//! everything. Requests that are in flight when `finish` is over are cut: they are settled and logged as if their clients
+//! had left. A process that a successor has replaced stops accepting at once, answers on open connections for `drain`, and
+//! ends as after TERM. [`crate::signals`] says which signal requests what.
 //! What must always hold: once it is requested, the end comes within `drain`, `finish` and [`SETTLING_TIME`].
 
 use std::sync::Arc;
@@ -31,6 +32,10 @@ const STRAGGLERS: Duration = Duration::from_millis(100);
 /// Time after `finish` for requests whose connection is cut to be settled and logged, and after the last request for its
 /// charges and refunds to reach the store. A store that is away must not keep the process running.
 pub(crate) const SETTLING_TIME: Duration = Duration::from_secs(1);
+
+/// Time for a shared store that answers to be told what was admitted and banned while it did not: more than a round of reports
+/// and one of bans. It ends with `finish`.
+const TELLING_TIME: Duration = Duration::from_secs(3);
 
 /// Ends the process in an orderly way.
 pub struct Lifecycle {
@@ -75,7 +80,7 @@ impl ShutdownSignalWatch for Lifecycle {
             // Whoever exits ends the process, within the time of the last save.
             ShutdownCause::Exit => return ShutdownSignal::GracefulTerminate,
         }
-        self.end_when_idle(bounds.finish);
+        self.end_when_idle(bounds.finish, cause == ShutdownCause::Replaced);
         ShutdownSignal::GracefulTerminate
     }
 }
@@ -89,7 +94,7 @@ impl Lifecycle {
 
     /// Starts a thread that ends the process when the last connection has ended, or `finish` is over. The framework would
     /// sleep for a fixed time instead.
-    fn end_when_idle(&self, finish: Duration) {
+    fn end_when_idle(&self, finish: Duration, is_replaced: bool) {
         let ending = ShutdownWait {
             requests: Arc::clone(&self.requests),
             live: Arc::clone(&self.live),
@@ -97,6 +102,7 @@ impl Lifecycle {
             cutoff: Arc::clone(&self.cutoff),
             engine: Arc::clone(&self.engine),
             has_predecessor: Arc::clone(&self.has_predecessor),
+            is_replaced,
         };
         log::info!("closing the listeners; finishing {} connections", ending.open_connections());
         let thread = std::thread::Builder::new().name("finish".to_owned());
@@ -114,6 +120,8 @@ struct ShutdownWait {
     cutoff: Arc<Cutoff>,
     engine: Arc<Engine>,
     has_predecessor: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether a successor counts, which does not know what the store was not told of.
+    is_replaced: bool,
 }
 
 impl ShutdownWait {
@@ -141,7 +149,25 @@ impl ShutdownWait {
         if !self.wait(settled, || self.engine.is_quiet()) {
             log::warn!("the store does not answer; the last charges and refunds may be lost");
         }
+        self.tell_store(until);
         self.requests.exit(0)
+    }
+
+    /// Waits until the shared store was told of what this process admitted and banned without it, but not beyond `until`. A store
+    /// that is away is waited for if a successor serves meanwhile.
+    fn tell_store(&self, until: Nanos) {
+        let deadline = match self.is_replaced {
+            true => until,
+            false => until.min(self.deadline(TELLING_TIME)),
+        };
+        let is_told = || self.engine.has_told_store();
+        let is_in_vain = || !self.is_replaced && !self.engine.could_tell_store();
+        let _ended_early = self.wait(deadline, || is_told() || is_in_vain());
+        if !is_told() {
+            log::warn!(
+                "the store was not told of everything that was admitted or banned while it was away"
+            );
+        }
     }
 
     fn open_connections(&self) -> usize {

@@ -8,7 +8,7 @@
 //! ban while any other record is left.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ pub struct Bans {
     shard_hasher: RandomState,
     /// Bans that are not shared with other nodes yet.
     unshared: Mutex<Vec<Ban>>,
+    /// How many bans were taken to be shared, and may not have been yet.
+    untold: AtomicUsize,
     /// Bans that were made while the list of unshared bans was full. They are never shared.
     unshareable: AtomicU64,
     /// Whether a ban was ever made or received. Before the first one, no key is looked up.
@@ -88,6 +90,7 @@ impl Default for Bans {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             shard_hasher: RandomState::new(),
             unshared: Mutex::default(),
+            untold: AtomicUsize::new(0),
             unshareable: AtomicU64::new(0),
             has_banned: AtomicBool::new(false),
             evicted: AtomicU64::new(0),
@@ -144,10 +147,23 @@ impl Bans {
         self.knows_changes.load(Ordering::Acquire)
     }
 
-    /// Bans that are not shared yet are for denials that no change up to this one has forgiven.
-    pub fn vouch_unshared(&self, number: u64) {
+    /// Bans that are not shared yet, except those of `reset` keys, are for denials that no change up to this one has forgiven.
+    pub fn vouch_unshared(&self, number: u64, reset: &[KeyHash]) {
         let mut unshared = self.unshared.lock();
-        unshared.iter_mut().for_each(|ban| ban.made_changes = ban.made_changes.max(number));
+        for ban in unshared.iter_mut().filter(|ban| !reset.contains(&ban.key)) {
+            ban.made_changes = ban.made_changes.max(number);
+        }
+    }
+
+    /// Whether the store was told of all bans of this node.
+    pub fn are_told(&self) -> bool {
+        let unshared = self.unshared.lock();
+        unshared.is_empty() && self.untold.load(Ordering::Acquire) == 0
+    }
+
+    /// The store was told of the bans that were taken last.
+    pub fn record_told(&self) {
+        self.untold.store(0, Ordering::Release);
     }
 
     /// Forgets all denials and bans, because this node cannot know which of them operators have forgiven. The store tells of the
@@ -284,12 +300,14 @@ impl Bans {
         let mut unshared = self.unshared.lock();
         unshared.retain(|ban| ban.until.saturating_add(ban.rule.within.saturating_mul(2)) > now);
         let max = max.min(unshared.len());
+        self.untold.store(max, Ordering::Release);
         unshared.drain(..max).collect()
     }
 
     /// Puts bans back that could not be shared, to be taken again.
     pub fn put_back_unshared(&self, bans: Vec<Ban>) {
         self.queue_unshared(bans.into_iter());
+        self.record_told();
     }
 
     /// Takes the count of bans, made since the last call, that are never shared.
@@ -428,6 +446,25 @@ mod tests {
     /// The n-th other key. All end in the same bits, as an attacker who knows the hash function may choose them.
     fn other(n: u64) -> KeyHash {
         KeyHash { high: n << 32, low: n }
+    }
+
+    #[test]
+    fn a_node_vouches_for_no_ban_of_a_key_that_was_reset_meanwhile() {
+        let (bans, now) = (Bans::default(), Nanos::from_secs(1_000));
+        for key in [GUESSER, other(1)] {
+            assert!(bans.ban(key, &RULE, now).is_some());
+        }
+        bans.vouch_unshared(9, &[GUESSER]);
+        assert!(!bans.are_told());
+        let taken = bans.take_unshared(64, now);
+        let made: Vec<_> = taken.iter().map(|ban| (ban.key, ban.made_changes)).collect();
+        assert_eq!(made, [(GUESSER, 0), (other(1), 9)]);
+        assert!(!bans.are_told(), "they are on their way");
+        bans.put_back_unshared(taken);
+        assert!(!bans.are_told());
+        bans.take_unshared(64, now);
+        bans.record_told();
+        assert!(bans.are_told());
     }
 
     #[test]

@@ -785,6 +785,33 @@ async fn lists_of_estimate_limits_go_over_by_name() {
     assert_eq!((senders("pages"), senders("feeds")), (1, 0));
 }
 
+/// An upgrade to shorter windows charges what was sent before it, and not when the key comes next.
+#[tokio::test]
+async fn a_key_that_sent_nothing_for_many_shorter_windows_has_its_limit() {
+    let policy = |rate: &str| {
+        format!(
+            "\nlimits:\n  pages: {{ tier: estimate, rate: {rate}, key: header:x-key, missing_key: deny }}\nroutes: [{{ name: one, limits: [pages] }}]\n"
+        )
+    };
+    let admitted = async |process: &Process| {
+        let mut admitted = 0;
+        for _ in 0..25 {
+            let outcome = process.decide("/", "a").await.decision.outcome;
+            admitted += u32::from(outcome == Outcome::Allowed);
+        }
+        admitted
+    };
+    let clock = Arc::new(ManualClock::new(EPOCH));
+    let old = Process::start(&clock, &policy("20/1h"));
+    let new = Process::start(&clock, &policy("20/10s"));
+    assert_eq!(admitted(&old).await, 20);
+    let mut source = old.source(&clock);
+    switch(&old, &mut source, Stream::default(), Restorer::new(Arc::clone(&new.engine)), &new);
+    // It sends nothing for two of the windows.
+    clock.advance(Nanos::from_secs(26));
+    assert_eq!(admitted(&new).await, 20);
+}
+
 /// Old connections stay within `max_in_flight` whatever the successor's file makes of the limit, with what was in flight at the
 /// switch, and each end lets one more in.
 #[tokio::test]

@@ -183,7 +183,7 @@ async fn what_was_admitted_alone_is_told_when_the_store_is_back() {
 }
 
 /// Passes bytes on both ways: what a node sends arrives so many milliseconds late.
-async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
+pub async fn slow_proxy(to: u16) -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, delay) = (listener.local_addr().unwrap().port(), Arc::<AtomicU64>::default());
     let millis = Arc::clone(&delay);

@@ -532,3 +532,30 @@ async fn a_reset_reaches_every_node_after_a_step_of_the_clock() {
         all_have_heard(&late, &[&late, &a, &b], 2 * round + 2).await;
     }
 }
+
+/// A reset that the old process has not heard of when it hands over holds for what the successor takes over from it.
+#[tokio::test]
+async fn a_reset_at_the_switch_of_an_upgrade_reaches_every_node() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let policy = format!("{PAGES}limits_of_this_proxy: {{ drain: 300ms, finish: 10s }}\n");
+    let (mut a, b) =
+        (node_with(&origin, &store, &policy).await, node_with(&origin, &store, &policy).await);
+    for _ in 0..3 {
+        assert_eq!(admitted(&a, "k1", 5).await, 3);
+        let knows = eventually(EVERYWHERE, || async { spent(&b).await >= 3 });
+        assert!(knows.await, "{}", b.log());
+        let mut new = a.successor();
+        let waits = || async { a.log().contains("a successor is waiting") };
+        assert!(eventually(Duration::from_secs(20), waits).await, "{}", new.log());
+        change(&b, "/keys/reset", json!({})).await;
+        a.signal("QUIT");
+        assert!(a.ended(Duration::from_secs(20)).await.is_some(), "{}", a.log());
+        new.wait_ready().await;
+        let is_forgotten =
+            eventually(EVERYWHERE, || async { spent(&new).await == 0 && spent(&b).await == 0 });
+        assert!(is_forgotten.await, "{} {}\n{}", spent(&new).await, spent(&b).await, new.log());
+        a = new;
+    }
+}

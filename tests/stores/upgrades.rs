@@ -2,11 +2,17 @@
 //! itself, go over. So do estimate limits, which each node counts too.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::servers::{Gate, eventually, origin_yaml};
-use support::spending::{CountingOrigin, Kept, Spenders, ask, ask_at};
+use tokio::task::JoinSet;
 
+use support::servers::{Gate, eventually, metric, origin_yaml};
+use support::spending::{CountingOrigin, Kept, Spenders, ask, ask_at};
+use support::wait::pause_of_a_slow_link;
+
+use crate::faults::slow_proxy;
 use crate::fleet::all_meet;
 use crate::fleet_restarts::{EVERY, admitted, all_know};
 use crate::redis_servers::Redis;
@@ -145,7 +151,7 @@ async fn what_the_store_answers_after_the_switch_counts() {
     let mut before = OldConnections::open(old.port, FLYING + 1).await;
     let mut new = waiting_successor(&old).await;
     let _: String = redis.ask(&["CLIENT", "PAUSE", "1500"]);
-    let mut flying = tokio::task::JoinSet::new();
+    let mut flying = JoinSet::new();
     for _ in 0..FLYING {
         let (port, mut kept) = (old.port, before.kept.pop().unwrap());
         flying.spawn(async move { ask_at(port, "/writes", 1, &mut kept).await });
@@ -175,4 +181,103 @@ async fn a_successor_that_hangs_takes_no_time_of_the_store() {
     let passed = before.admitted("/writes", 1, 6).await;
     new.signal("CONT");
     assert_eq!(passed, 4, "{}", old.log());
+}
+
+/// What a process admitted and banned while the store did not answer is told before the process ends: nobody else knows it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_hands_over_tells_the_store_what_it_admitted_without_it() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
+    let policy = format!(
+        "{}store: {{ redis: {{ {}, timeout: 100ms }} }}
+limits:
+  writes: {{ tier: exact, rate: 40/10d, key: header:x-key, missing_key: deny, penalty: {{ after: 20, within: 1h, ban: 1h }} }}
+routes: [{{ name: r, limits: [writes] }}]
+limits_of_this_proxy: {{ drain: 300ms, finish: 20s }}
+",
+        origin_yaml(origin.address),
+        redis.yaml()
+    );
+    let mut old = Gate::start(&policy).await;
+    let mut new = waiting_successor(&old).await;
+    redis.signal("STOP");
+    assert_eq!(admitted(&old, 1, 45).await, 40);
+    assert_eq!(admitted(&old, 2, 70).await, 40);
+    old.signal("QUIT");
+    let counts = || async { old.log().contains("the successor counts") };
+    assert!(eventually(PATIENCE, counts).await, "{}", old.log());
+    new.wait_ready().await;
+    // Nobody has connections to the old process any more.
+    assert!(old.ended(Duration::from_secs(2)).await.is_none(), "it knows what the store does not");
+    redis.signal("CONT");
+    assert!(old.ended(PATIENCE).await.is_some_and(|status| status.success()), "{}", old.log());
+    assert_eq!(admitted(&new, 1, 10).await, 0, "{}", old.log());
+    assert_eq!(redis.ask::<u32>(&["HLEN", "tollgate:{bans}:of"]), 1, "{}", old.log());
+}
+
+/// A denial that the switch meets counts once: the successor is told of it, and finds it in no cell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_at_the_switch_count_once() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
+    let (distant, delay) = slow_proxy(redis.port).await;
+    let policy = |port: u16| {
+        let store = format!("url: \"redis://127.0.0.1:{port}\", timeout: 2s");
+        let policy = two_limits(origin.address, &store, 1_000, "rate: 1000/10d");
+        let penalty = "rate: 5/10d, scope: fleet, penalty: { after: 1000, within: 1h, ban: 1h }";
+        let logins = format!(
+            "  logins: {{ tier: exact, {penalty}, key: header:x-key, missing_key: deny }}
+routes:
+  - {{ name: logins, match: {{ path: /logins }}, limits: [logins] }}"
+        );
+        policy.replace("routes:", &logins)
+    };
+    let old = Gate::start(&policy(distant)).await;
+    let other = Gate::start(&policy(redis.port)).await;
+    all_meet(&[&old, &other], 2).await;
+    let mut before = OldConnections::open(old.port, 40).await;
+    assert_eq!(before.admitted("/logins", 1, 11).await, 5);
+    let mut denials = 6_u32;
+    let mut new = waiting_successor(&old).await;
+    // The switch waits for the store, which is far away from now on.
+    delay.store(300, Ordering::Relaxed);
+    let over = Arc::new(AtomicBool::new(false));
+    let (mut writers, mut deniers) = (JoinSet::new(), JoinSet::new());
+    for key in 2..8 {
+        writers.spawn(ask_until(Arc::clone(&over), old.port, "/writes", key));
+    }
+    // So many that some are being judged in every moment of the switch.
+    for _ in 0..20 {
+        deniers.spawn(ask_until(Arc::clone(&over), old.port, "/logins", 1));
+    }
+    hand_over(&old, &mut new).await;
+    over.store(true, Ordering::Relaxed);
+    for (admitted, refused) in deniers.join_all().await {
+        assert_eq!(admitted, 0);
+        denials += refused;
+    }
+    writers.join_all().await;
+    delay.store(0, Ordering::Relaxed);
+    all_know(&[&new, &other]).await;
+    let mut kept = None;
+    for _ in denials + 1..1_000 {
+        assert_eq!(ask_at(other.port, "/logins", 1, &mut kept).await, Ok(false));
+    }
+    let bans = async || metric(&other.metrics().await, "tollgate_bans_total{limit=\"logins\"}");
+    assert_eq!(bans().await, 0.0, "{denials} at the switch: {}", other.log());
+    assert_eq!(ask_at(other.port, "/logins", 1, &mut kept).await, Ok(false));
+    assert_eq!(bans().await, 1.0, "{denials} at the switch: {}", other.log());
+}
+
+/// Asks again and again until it is over. How many requests were admitted and refused.
+async fn ask_until(over: Arc<AtomicBool>, port: u16, path: &str, key: usize) -> (u32, u32) {
+    let (mut kept, mut admitted, mut refused) = (None, 0, 0);
+    while !over.load(Ordering::Relaxed) {
+        match ask_at(port, path, key, &mut kept).await.unwrap() {
+            true => admitted += 1,
+            false => refused += 1,
+        }
+        pause_of_a_slow_link(Duration::from_millis(50)).await;
+    }
+    (admitted, refused)
 }

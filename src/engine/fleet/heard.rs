@@ -47,6 +47,14 @@ impl MadeChanges {
         self.is_known.store(true, Ordering::Release);
     }
 
+    /// The same, if the latest was `from`. Returns whether it was.
+    pub(in crate::engine) fn advance(&self, from: u64, number: u64) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let is_advanced = self.latest.compare_exchange(from, number, success, failure).is_ok();
+        self.is_known.fetch_or(is_advanced, Ordering::AcqRel);
+        is_advanced
+    }
+
     /// It is not known any more which there are.
     pub(in crate::engine) fn forget(&self) {
         self.is_known.store(false, Ordering::Release);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value};
 
-use super::redis_transport::RedisTransport;
+use super::redis_transport::{NAMES_ANOTHER, RedisTransport};
 use super::server::{CommandError, Lane};
 use super::slots;
 use super::told_outage::ToldOutage;
@@ -92,6 +92,7 @@ pub(super) async fn share(transport: Weak<RedisTransport>, bans: Arc<Bans>) {
         }
         match transport.exchange_bans(&sent, &since).await {
             Ok(reply) => {
+                bans.record_told();
                 if sent.len() == MAX_SENT || reply.bans.len() >= MAX_SENT {
                     pause = EXCHANGE_EVERY_WHILE_MANY;
                 }
@@ -137,6 +138,9 @@ impl RedisTransport {
         let command = self.ban_command(sent, since);
         let value = match server.send(Lane::Background, &command, false, TIMEOUT).await {
             Ok(value) => value,
+            Err(CommandError::Moved { .. }) if !self.has_slots() => {
+                return Err(NAMES_ANOTHER.to_owned());
+            }
             Err(CommandError::Moved { slot, to }) => {
                 self.topology.record_move(slot, &to);
                 return Err("their slot has moved".to_owned());

@@ -81,6 +81,11 @@ impl RulesVersion {
     pub const fn number(&self) -> u64 {
         self.number
     }
+
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64) -> Self {
+        Self { number, ..Self::default() }
+    }
 }
 
 /// What a node asks the store.

@@ -176,6 +176,13 @@ impl SharedStore {
         self.batcher.submit_unattended(StoreCharge { operation, cell_charges }, deadline);
     }
 
+    /// Whether nothing is left that the store was not told of: charges, what was admitted without it, and bans.
+    pub fn has_told(&self, bans: &Bans) -> bool {
+        self.is_quiet()
+            && self.batcher.unreported.is_empty()
+            && (self.shares_bans.get().is_none() || bans.are_told())
+    }
+
     /// Whether no charge is queued or in a call.
     pub fn is_quiet(&self) -> bool {
         self.batcher.is_quiet()

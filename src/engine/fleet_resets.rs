@@ -35,11 +35,16 @@ impl Engine {
         self.bans.set_made_changes(changes);
     }
 
-    /// Records that this node, which had made all changes up to `from`, has made those up to `changes`. Returns whether it had:
-    /// otherwise it has taken over what another process counted that had made others.
+    /// How often it was set which changes this node has made: when it took over what another process counted, for one.
+    pub fn times_changes_were_set(&self) -> u64 {
+        self.fleet().made_changes.set_count()
+    }
+
+    /// Records that this node has made all changes up to `changes`, unless it took over something since it was set `times` which it
+    /// had made. Returns whether it did not.
     #[must_use]
-    pub fn advance_heard_changes(&self, from: u64, changes: u64) -> bool {
-        let is_advanced = self.fleet().made_changes.advance(from, changes);
+    pub fn advance_heard_changes(&self, times: u64, changes: u64) -> bool {
+        let is_advanced = self.fleet().made_changes.advance(times, changes);
         if is_advanced {
             self.bans.set_made_changes(changes);
         }

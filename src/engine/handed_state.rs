@@ -94,7 +94,7 @@ impl EngineSource {
         // From now on the successor is told of denials, so those before are copied at once.
         let denials = generation.denial_numbers();
         let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
-        let mut cells = engine.settled_cells();
+        let mut cells = engine.confirm.moved_cells();
         cells.retain(is_denial);
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {
@@ -173,7 +173,7 @@ impl Restorer {
     ) -> (Predecessor, u64) {
         let predecessor = Predecessor::new(Arc::clone(engine), self.quotas());
         let mut unreadable = self.finish();
-        let mut made_changes = None;
+        let mut made_changes: Option<u64> = None;
         let mut windows: HashSet<(u8, Nanos)> = HashSet::new();
         for (kind, payload) in only_successor {
             let is_read = match kind {
@@ -211,7 +211,7 @@ impl Restorer {
             }
         }
         if let Some(made_changes) = made_changes {
-            // Behind the cells: what is forgotten from now on is forgotten in them.
+            // Once more behind the cells: what this process has forgotten meanwhile, it has not forgotten in them.
             engine.set_heard_changes(made_changes);
         }
         (predecessor, unreadable)
@@ -247,6 +247,7 @@ impl Engine {
         if let Some((earliest, latest)) = record.time {
             self.confirm.clock().set(earliest, latest);
         }
+        self.set_heard_changes(record.made_changes);
         self.fleet().identity.replace(record.identity, || {
             let views = generation.estimates().filter_map(|estimate| estimate.fleet());
             views.for_each(|view| view.replace(FleetCounts::default(), u64::MAX));

@@ -60,8 +60,10 @@ struct SharedRules {
     made: VecDeque<RuleEvent>,
     /// Whether a store has answered this process.
     has_answer: bool,
-    /// The changes that this node had made when it asked last.
-    asked_with: u64,
+    /// Whether this node had taken over what a process counted that had made less, when it asked last.
+    asked_behind: bool,
+    /// How often it was set which changes this node has made, when it asked last.
+    times_set: u64,
     /// When (monotonic) the log was told last that the store has lost its rules.
     loss_told: Option<Nanos>,
     /// Of questions without an answer.
@@ -97,14 +99,6 @@ impl SharedRules {
     fn in_step(&self, rule: &KeyRule, date: Nanos, mono: Nanos) -> KeyRule {
         let left = rule.until.saturating_sub(self.date_of_rules(date, mono));
         KeyRule { until: date.saturating_add(left), ..rule.clone() }
-    }
-
-    /// This node counts on from what another process counted, which had made only the changes up to this one: what is later
-    /// has to be made again.
-    fn continue_from(&mut self, changes: u64) {
-        if changes < self.version.number() {
-            self.made.retain(|event| event.number <= changes);
-        }
     }
 
     /// Remembers what this node has made.
@@ -236,11 +230,10 @@ impl KeyChanges {
         let date = self.engine.date(now);
         let wants_all = shared.is_out_of_step(date, now.mono);
         // A process whose counts this one took over may have made less than this one has heard of.
+        shared.times_set = self.engine.times_changes_were_set();
         let (nothing, heard) = (RulesVersion::default(), self.engine.heard_changes());
-        shared.continue_from(heard);
-        shared.asked_with = heard;
-        let is_behind = heard < shared.version.number();
-        let known = if is_behind { &nothing } else { &shared.version };
+        shared.asked_behind = heard < shared.version.number();
+        let known = if shared.asked_behind { &nothing } else { &shared.version };
         let told = heard.max(self.engine.bans().heard());
         let question = RulesQuestion { known, wants_all, changes, date, told };
         store.exchange_rules(question).await
@@ -279,8 +272,8 @@ impl KeyChanges {
     /// Takes up a reply. Returns whether it could; otherwise this node has to ask anew.
     fn learn(&self, shared: &mut SharedRules, news: RuleNews) -> bool {
         let RuleNews { version, time, rules, once, missed_before } = news;
-        let heard = self.engine.heard_changes();
-        if heard != shared.asked_with {
+        let (heard, times) = (self.engine.heard_changes(), shared.times_set);
+        if self.engine.times_changes_were_set() != times {
             // Meanwhile it took over what another process counted.
             return false;
         }
@@ -309,7 +302,9 @@ impl KeyChanges {
         let mut reset_keys = Vec::new();
         for (at, event) in once {
             let is_older = counts_since.is_some_and(|began| event.number < began);
-            let is_made = at <= heard || is_older || shared.made.contains(&event);
+            // What this process made before, it did not make in what it took over since.
+            let is_remembered = !shared.asked_behind && shared.made.contains(&event);
+            let is_made = at <= heard || is_older || is_remembered;
             if !is_made && !event.is_lift {
                 reset_keys.push(event.key);
             }
@@ -318,7 +313,7 @@ impl KeyChanges {
         }
         // A store that has lost its changes has a lower version, until the next change.
         let heard_now = shared.version.number().max(heard);
-        if !self.engine.advance_heard_changes(heard, heard_now) {
+        if !self.engine.advance_heard_changes(times, heard_now) {
             return false;
         }
         if is_first {
@@ -451,17 +446,5 @@ mod tests {
         }
         let told = SharedRules::default().in_step(&rule(hours(1_010)), hours(1_005), mono);
         assert_eq!(told.until, hours(1_010));
-    }
-
-    #[test]
-    fn what_another_process_had_not_made_is_made_again() {
-        let event = |number| RuleEvent { number, key: KeyHash { high: 1, low: 2 }, is_lift: false };
-        let version = |number| RulesVersion::numbered(number);
-        let mut shared = SharedRules { version: version(9), ..SharedRules::default() };
-        shared.made.extend([event(3), event(7), event(9)]);
-        shared.continue_from(9);
-        assert_eq!(shared.made, [event(3), event(7), event(9)]);
-        shared.continue_from(7);
-        assert_eq!(shared.made, [event(3), event(7)]);
     }
 }

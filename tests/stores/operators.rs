@@ -267,8 +267,8 @@ async fn a_store_with_an_older_state_undoes_nothing() {
     change(&a, "/keys/override", two).await;
     has_rules(&b, 1).await;
     put_back(&redis, &before);
-    let told = eventually(EVERYWHERE, || async { kept(&redis).0.len() == 8 });
-    assert!(told.await, "version, mark, ruled and one rule: {:?}", kept(&redis));
+    let told = eventually(EVERYWHERE, || async { kept(&redis).0.len() == 10 });
+    assert!(told.await, "version, mark, ruled, a rule and an ended one: {:?}", kept(&redis));
     for node in [&a, &b] {
         let agrees = eventually(EVERYWHERE, || async {
             (status(node, "k1").await, status(node, "k2").await) == (200, 429)

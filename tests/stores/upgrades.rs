@@ -215,15 +215,17 @@ limits_of_this_proxy: {{ drain: 300ms, finish: 20s }}
     assert_eq!(redis.ask::<u32>(&["HLEN", "tollgate:{bans}:of"]), 1, "{}", old.log());
 }
 
-/// A denial that the switch meets counts once: the successor is told of it, and finds it in no cell.
+/// What the switch meets counts once: the successor is told of a denial, and finds it in no cell; and so of an estimate limit that is
+/// charged while it waits for the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_at_the_switch_count_once() {
+async fn what_the_switch_meets_counts_once() {
+    const PAGES: usize = 50;
     let _alone = crate::alone().await;
     let (origin, redis) = (CountingOrigin::start().await, Redis::start(&[]).await);
     let (distant, delay) = slow_proxy(redis.port).await;
     let policy = |port: u16| {
         let store = format!("url: \"redis://127.0.0.1:{port}\", timeout: 2s");
-        let policy = two_limits(origin.address, &store, 1_000, "rate: 1000/10d");
+        let policy = two_limits(origin.address, &store, PAGES, "rate: 1000/10d");
         let penalty = "rate: 5/10d, scope: fleet, penalty: { after: 1000, within: 1h, ban: 1h }";
         let logins = format!(
             "  logins: {{ tier: exact, {penalty}, key: header:x-key, missing_key: deny }}
@@ -243,8 +245,9 @@ routes:
     delay.store(300, Ordering::Relaxed);
     let over = Arc::new(AtomicBool::new(false));
     let (mut writers, mut deniers) = (JoinSet::new(), JoinSet::new());
-    for key in 2..8 {
-        writers.spawn(ask_until(Arc::clone(&over), old.port, "/writes", key));
+    for key in 2..14 {
+        let asking = ask_until(Arc::clone(&over), old.port, "/writes", key);
+        writers.spawn(async move { (key, asking.await) });
     }
     // So many that some are being judged in every moment of the switch.
     for _ in 0..20 {
@@ -256,8 +259,12 @@ routes:
         assert_eq!(admitted, 0);
         denials += refused;
     }
-    writers.join_all().await;
     delay.store(0, Ordering::Relaxed);
+    for (key, (written, refused)) in writers.join_all().await {
+        assert_eq!(refused, 0, "of key {key}");
+        let left = PAGES - written as usize;
+        assert_eq!(admitted(&new, key, PAGES).await, left, "of key {key}: {}", new.log());
+    }
     all_know(&[&new, &other]).await;
     let mut kept = None;
     for _ in denials + 1..1_000 {

@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
+
 /// How far a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Heard {
@@ -21,6 +23,8 @@ pub(in crate::engine) struct MadeChanges {
     is_known: AtomicBool,
     /// Whether this process counts on from what was counted before it began.
     continues: AtomicBool,
+    /// How often the latest was set. Whoever advances it holds the lock.
+    set_count: Mutex<u64>,
 }
 
 impl Heard {
@@ -41,22 +45,34 @@ impl MadeChanges {
         self.is_known.load(Ordering::Acquire)
     }
 
-    /// This node has made all up to this one.
+    /// How often it was set, by whatever another process had made or because it is not known any more.
+    pub(in crate::engine) fn set_count(&self) -> u64 {
+        *self.set_count.lock()
+    }
+
+    /// What this node counts is without all up to this one, and no others.
     pub(in crate::engine) fn set_latest(&self, number: u64) {
+        let mut set_count = self.set_count.lock();
+        *set_count += 1;
         self.latest.store(number, Ordering::Release);
         self.is_known.store(true, Ordering::Release);
     }
 
-    /// The same, if the latest was `from`. Returns whether it was.
-    pub(in crate::engine) fn advance(&self, from: u64, number: u64) -> bool {
-        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let is_advanced = self.latest.compare_exchange(from, number, success, failure).is_ok();
-        self.is_known.fetch_or(is_advanced, Ordering::AcqRel);
-        is_advanced
+    /// This node has made all up to this one, if the latest was not set since it was set so often. Returns whether it was not.
+    pub(in crate::engine) fn advance(&self, set_count: u64, number: u64) -> bool {
+        let counted = self.set_count.lock();
+        if *counted != set_count {
+            return false;
+        }
+        self.latest.store(number, Ordering::Release);
+        self.is_known.store(true, Ordering::Release);
+        true
     }
 
     /// It is not known any more which there are.
     pub(in crate::engine) fn forget(&self) {
+        let mut set_count = self.set_count.lock();
+        *set_count += 1;
         self.is_known.store(false, Ordering::Release);
         self.latest.store(0, Ordering::Release);
     }

@@ -42,7 +42,8 @@ impl Address {
 
     /// An address that a server names. `None`: it is none, and must not fill the log.
     pub(super) fn named(host: &str, port: u16) -> Option<Self> {
-        let is_name = host.len() <= MAX_HOST && host.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_name =
+            host.len() <= MAX_HOST && !host.contains(|c: char| c.is_control() || c.is_whitespace());
         is_name.then(|| Self::Tcp(host.to_owned(), port))
     }
 }

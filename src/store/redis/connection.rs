@@ -94,9 +94,13 @@ async fn load_and_probe(server: &Server, commands: &mut MultiplexedConnection) -
     match loaded.and(written) {
         Ok(()) => Ok(()),
         // Another server holds that slot, which is an answer too.
-        Err(error) if matches!(error.code(), Some("MOVED" | "ASK")) => Ok(()),
+        Err(error) if server.context.has_slots && is_redirect(&error) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+fn is_redirect(error: &RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK"))
 }
 
 /// Called by the client for pushed messages. One of them says that the connection has ended: what is sent after that is

@@ -13,7 +13,7 @@
 -- ARGV[5]        the latest time that a store has told the node
 -- ARGV           then changes:
 --                  put field span made text   adds a rule that lasts for `span`, or replaces it
---                  drop field                 removes it
+--                  drop field made            removes it, also for nodes that tell it later
 --                  reset key                  all nodes forget what the key has spent
 --                  lift key                   all nodes and this store forget the ban of the key
 --                or what a node knows from another history of the store, of which the later counts:
@@ -33,11 +33,12 @@
 -- `gone`, `again` and `seen`, by which a node tells it. A version that no clock can have told is such a one, and is not exceeded:
 -- the node finds the time in the reply, and drops what is later.
 --
--- Example: `7 a1 b2 - 7 drop o4711` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
+-- Example: `7 a1 b2 - 7 drop o4711 6` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
 -- time, then all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
-local format, match, max, min = string.format, string.match, math.max, math.min
+local format, match, sub, max, min =
+  string.format, string.match, string.sub, math.max, math.min
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_GONE = 1000 -- as many as a node tells
@@ -46,7 +47,7 @@ local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has bann
 local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
 local MAX_TEXT = 8192 -- bytes
 local MAX_MARK = 32 -- bytes of a mark and of a version
-local LENGTHS = { put = 5, keep = 5, gone = 3, again = 4, seen = 1 }
+local LENGTHS = { put = 5, keep = 5, drop = 3, gone = 3, again = 4, seen = 1 }
 local RULINGS = { keep = true, gone = true, drop = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
@@ -69,12 +70,27 @@ local first = ARGV[6]
 local is_merge = MERGES[first]
 local is_possible = known - now <= MAX_AHEAD
 
+-- When a rule was removed, as nodes have told this history; -1: never.
+local function gone_at(name)
+  local field = 'g' .. name
+  if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
+  local at = tonumber(match(call('HGET', KEYS[1], field) or '', '^%d+$') or -1)
+  return at <= now + MAX_AHEAD and at or -1
+end
+
 local gone_count = 0
 local function all()
   local rules = {}
   gone_count = 0
   for _, field in ipairs(call('HKEYS', KEYS[1])) do
-    if match(field, '^g[bo]%x+$') then gone_count = gone_count + 1 end
+    if match(field, '^g[bo]%x+$') then
+      -- No rule lasts so long that a node could still tell it.
+      if first and gone_at(sub(field, 2)) < now - KEEP * 1000 then
+        call('HDEL', KEYS[1], field)
+      else
+        gone_count = gone_count + 1
+      end
+    end
     -- Looked at before it is read: another program may have written anything.
     local is_rule = match(field, '^[bo]%x+$') and call('HSTRLEN', KEYS[1], field) <= MAX_TEXT
     local kept = is_rule and call('HGET', KEYS[1], field) or ''
@@ -125,13 +141,6 @@ local function record(number, word, key)
   expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
--- When a rule was removed, as nodes have told this history; -1: never.
-local function gone_at(name)
-  local field = 'g' .. name
-  if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
-  return tonumber(call('HGET', KEYS[1], field) or '') or -1
-end
-
 -- A node that was away may tell the rule later. With too many of them, the next ones are not remembered until the store is emptied
 -- or nobody changes anything for 31 days.
 local function remember_gone(name, at)
@@ -177,11 +186,9 @@ if first then
           call('HDEL', KEYS[1], 'g' .. name)
         end
       end
-    elseif word == 'drop' then
-      call('HDEL', KEYS[1], name)
-    elseif word == 'gone' then
+    elseif word == 'drop' or word == 'gone' then
       local at = tonumber(ARGV[n + 2])
-      if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
+      if word == 'drop' or (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
       remember_gone(name, at)
     elseif word == 'reset' or word == 'lift' then
       record(format('%.0f', version), word, name)

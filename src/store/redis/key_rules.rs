@@ -81,11 +81,6 @@ impl RulesVersion {
     pub const fn number(&self) -> u64 {
         self.number
     }
-
-    #[cfg(test)]
-    pub(crate) fn numbered(number: u64) -> Self {
-        Self { number, ..Self::default() }
-    }
 }
 
 /// What a node asks the store.
@@ -244,7 +239,10 @@ impl RuleChange {
                 let at = at.get() / MICROSECOND.get();
                 push(&["gone", &field(*key, *is_ban), &at.to_string()]);
             }
-            Self::Drop { key, is_ban } => push(&["drop", &field(*key, *is_ban)]),
+            Self::Drop { key, is_ban } => {
+                let at = date.get() / MICROSECOND.get();
+                push(&["drop", &field(*key, *is_ban), &at.to_string()]);
+            }
             Self::Reset(key) => push(&["reset", &key.to_string()]),
             Self::Lift(key) => push(&["lift", &key.to_string()]),
             Self::Again(RuleEvent { number, key, is_lift }) => {

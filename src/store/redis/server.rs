@@ -24,7 +24,7 @@ use redis::{Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::address::{Address, Login, StoreSettings, StoreTls};
+use super::address::{Address, Login, ServerDiscovery, StoreSettings, StoreTls};
 use super::away_log::{AwayLog, AwayNews};
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::ServerConnection;
@@ -48,6 +48,8 @@ pub(super) struct ServerContext {
     /// What every key begins with.
     pub(super) prefix: String,
     pub(super) clock: Arc<dyn Clock>,
+    /// Whether cells lie in slots, so that another server may hold one.
+    pub(super) has_slots: bool,
     /// How long a call may take, and how long a lost connection may take to be opened again.
     pub(super) timeout: Duration,
     /// Notified when a server goes away or comes back, or names another one.
@@ -63,6 +65,7 @@ impl ServerContext {
             tls: settings.tls,
             prefix: settings.prefix,
             clock,
+            has_slots: matches!(settings.servers, ServerDiscovery::Cluster(_)),
             timeout: settings.timeout,
             refresh_topology: Notify::new(),
             readiness_changed: Notify::new(),

@@ -31,8 +31,7 @@ impl Engine {
 
     /// Records that this node has made all changes of operators up to this number.
     pub fn set_heard_changes(&self, changes: u64) {
-        self.fleet().made_changes.set_latest(changes);
-        self.bans.set_made_changes(changes);
+        self.fleet().made_changes.set_latest(changes, || self.bans.set_made_changes(changes));
     }
 
     /// How often it was set which changes this node has made: when it took over what another process counted, for one.
@@ -44,11 +43,8 @@ impl Engine {
     /// had made. Returns whether it did not.
     #[must_use]
     pub fn advance_heard_changes(&self, times: u64, changes: u64) -> bool {
-        let is_advanced = self.fleet().made_changes.advance(times, changes);
-        if is_advanced {
-            self.bans.set_made_changes(changes);
-        }
-        is_advanced
+        let also = || self.bans.set_made_changes(changes);
+        self.fleet().made_changes.advance(times, changes, also)
     }
 
     /// This node is told of no changes. It uses what others counted, and its bans count whatever operators have forgiven: otherwise it

@@ -90,6 +90,15 @@ impl SharedRules {
         self.date_offset.is_some_and(|known| known.abs_diff(offset) > CLOCK_STEP.get())
     }
 
+    /// Whether the store has lost what this node knows. Asked by a node that is behind, which tells no version, a store that has lost
+    /// everything answers as one without any changes.
+    fn has_lost(&self, answer: &Result<RuleNews, RuleChangeError>) -> bool {
+        match answer {
+            Ok(news) => self.asked_behind && news.version.number() < self.version.number(),
+            Err(why) => *why == RuleChangeError::Lost,
+        }
+    }
+
     /// The date now by the clock by which the rules have their ends.
     fn date_of_rules(&self, date: Nanos, mono: Nanos) -> Nanos {
         self.date_offset.map_or(date, |offset| mono.saturating_add(Nanos::new(offset)))
@@ -209,7 +218,7 @@ impl KeyChanges {
         changes: &[RuleChange],
     ) -> Result<(), RuleChangeError> {
         let mut news = self.ask(store, shared, changes).await;
-        if let Err(RuleChangeError::Lost) = news {
+        if shared.has_lost(&news) {
             self.restore(store, shared).await?;
             news = self.ask(store, shared, changes).await;
         }
@@ -302,8 +311,9 @@ impl KeyChanges {
         let mut reset_keys = Vec::new();
         for (at, event) in once {
             let is_older = counts_since.is_some_and(|began| event.number < began);
-            // What this process made before, it did not make in what it took over since.
-            let is_remembered = !shared.asked_behind && shared.made.contains(&event);
+            // What this process made and the one before did not, it did not make in what it took over since.
+            let is_there = !shared.asked_behind || event.number <= heard;
+            let is_remembered = is_there && shared.made.contains(&event);
             let is_made = at <= heard || is_older || is_remembered;
             if !is_made && !event.is_lift {
                 reset_keys.push(event.key);

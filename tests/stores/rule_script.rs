@@ -362,6 +362,9 @@ fn a_rule_that_is_gone_is_not_told_back() {
         assert_eq!(ask(&lua, BEGIN, &words(&keep_later)), [], "an operator ended it");
         assert_eq!(ask(&lua, BEGIN, &words(&put)), rule, "made now");
         assert_eq!(ask(&lua, BEGIN, &dropped), []);
+        assert_eq!(ask(&lua, BEGIN, &words(&put)), rule);
+        assert_eq!(ask(&lua, BEGIN, &["drop", "b1f", "1"]), []);
+        assert_eq!(ask(&lua, BEGIN, &words(&keep)), [], "by a node whose clock is behind");
         // After so long no node tells it any more.
         let month = BEGIN + 32 * 24 * HOUR;
         assert_eq!(ask(&lua, month, &["drop", "o2f", "1"]), []);
@@ -381,5 +384,13 @@ fn rules_that_are_gone_fill_no_store() {
     }
     let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
     assert!((1_000..1_010).contains(&rules.len()), "{}", rules.len());
+    // The latest are remembered.
+    let (later, made) = ((BEGIN + 9).to_string(), (BEGIN + 5).to_string());
+    ask(&lua, BEGIN, &["gone", "bffee", &later]);
+    assert_eq!(ask(&lua, BEGIN, &["keep", "bffee", &minute, &made, "{}"]), []);
+    // The end of a rule that is not there says nothing.
+    ask(&lua, BEGIN, &["drop", "baaaa", &later]);
+    assert_eq!(ask(&lua, BEGIN, &["keep", "baaaa", &minute, &made, "{}"]).len(), 1);
+    assert_eq!(ask(&lua, BEGIN, &["drop", "baaaa", &later]), []);
     assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]).len(), 1);
 }

@@ -50,22 +50,30 @@ impl MadeChanges {
         *self.set_count.lock()
     }
 
-    /// What this node counts is without all up to this one, and no others.
-    pub(in crate::engine) fn set_latest(&self, number: u64) {
+    /// What this node counts is without all up to this one, and no others. Does `also` in the same instant.
+    pub(in crate::engine) fn set_latest(&self, number: u64, also: impl FnOnce()) {
         let mut set_count = self.set_count.lock();
         *set_count += 1;
         self.latest.store(number, Ordering::Release);
         self.is_known.store(true, Ordering::Release);
+        also();
     }
 
-    /// This node has made all up to this one, if the latest was not set since it was set so often. Returns whether it was not.
-    pub(in crate::engine) fn advance(&self, set_count: u64, number: u64) -> bool {
+    /// This node has made all up to this one, and does `also`, if the latest was not set since it was set so often. Returns whether it
+    /// was not.
+    pub(in crate::engine) fn advance(
+        &self,
+        set_count: u64,
+        number: u64,
+        also: impl FnOnce(),
+    ) -> bool {
         let counted = self.set_count.lock();
         if *counted != set_count {
             return false;
         }
         self.latest.store(number, Ordering::Release);
         self.is_known.store(true, Ordering::Release);
+        also();
         true
     }
 

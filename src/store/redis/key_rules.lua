@@ -78,17 +78,18 @@ local function gone_at(name)
   return at <= now + MAX_AHEAD and at or -1
 end
 
-local gone_count = 0
+local gone = {}
 local function all()
   local rules = {}
-  gone_count = 0
+  gone = {}
   for _, field in ipairs(call('HKEYS', KEYS[1])) do
     if match(field, '^g[bo]%x+$') then
       -- No rule lasts so long that a node could still tell it.
-      if first and gone_at(sub(field, 2)) < now - KEEP * 1000 then
+      local at = gone_at(sub(field, 2))
+      if first and at < now - KEEP * 1000 then
         call('HDEL', KEYS[1], field)
       else
-        gone_count = gone_count + 1
+        gone[#gone + 1] = { name = sub(field, 2), at = at }
       end
     end
     -- Looked at before it is read: another program may have written anything.
@@ -141,12 +142,17 @@ local function record(number, word, key)
   expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
--- A node that was away may tell the rule later. With too many of them, the next ones are not remembered until the store is emptied
--- or nobody changes anything for 31 days.
+-- A node that was away may tell the rule later. Of too many, those are forgotten that were removed first.
 local function remember_gone(name, at)
   local known = gone_at(name)
-  if known >= at or (known < 0 and gone_count >= MAX_GONE) then return end
-  if known < 0 then gone_count = gone_count + 1 end
+  if known >= at then return end
+  if known < 0 then
+    if #gone >= MAX_GONE then
+      table.sort(gone, function(a, b) return a.at > b.at end)
+      call('HDEL', KEYS[1], 'g' .. table.remove(gone).name)
+    end
+    gone[#gone + 1] = { name = name, at = at }
+  end
   call('HSET', KEYS[1], 'g' .. name, format('%.0f', at))
 end
 
@@ -186,9 +192,13 @@ if first then
           call('HDEL', KEYS[1], 'g' .. name)
         end
       end
-    elseif word == 'drop' or word == 'gone' then
+    elseif word == 'drop' and made_at[name] then
+      call('HDEL', KEYS[1], name)
+      -- Later than the rule, whatever the clocks of their nodes say.
+      remember_gone(name, max(tonumber(ARGV[n + 2]), made_at[name] + 1))
+    elseif word == 'gone' then
       local at = tonumber(ARGV[n + 2])
-      if word == 'drop' or (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
+      if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
       remember_gone(name, at)
     elseif word == 'reset' or word == 'lift' then
       record(format('%.0f', version), word, name)

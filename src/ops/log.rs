@@ -85,7 +85,7 @@ impl Log for OperatorLog {
             return;
         }
         let date = self.clock.date(self.clock.now());
-        let mut text = on_one_line(&record.args().to_string());
+        let mut text = without_control_characters(&record.args().to_string());
         if is_caused_by_requests(record.metadata()) {
             if is_harmless(&text) || !LOG_SAMPLER.admit_line(LogKind::Framework, date) {
                 return;
@@ -102,7 +102,7 @@ impl Log for OperatorLog {
 
 /// One event is one line, even if an origin, a store or a client put line ends into an error; and nothing in it is an order to a
 /// terminal.
-fn on_one_line(text: &str) -> String {
+fn without_control_characters(text: &str) -> String {
     text.replace(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'), " ")
 }
 
@@ -180,9 +180,9 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_ends_no_line_and_orders_no_terminal() {
-        let said = "a\r\nb \u{1b}[2J\u{85}c\u{2028}d \u{e9}";
-        assert_eq!(on_one_line(said), "a  b  [2J c d \u{e9}");
+    fn control_characters_become_blanks() {
+        let text = "a\r\nb \u{1b}[2J\u{85}c\u{2028}d \u{e9}";
+        assert_eq!(without_control_characters(text), "a  b  [2J c d \u{e9}");
     }
 
     #[test]

@@ -142,18 +142,19 @@ local function record(number, word, key)
   expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
--- A node that was away may tell the rule later. Of too many, those are forgotten that were removed first.
+-- A node that was away may tell the rule later.
 local function remember_gone(name, at)
   local known = gone_at(name)
   if known >= at then return end
-  if known < 0 then
-    if #gone >= MAX_GONE then
-      table.sort(gone, function(a, b) return a.at > b.at end)
-      call('HDEL', KEYS[1], 'g' .. table.remove(gone).name)
-    end
-    gone[#gone + 1] = { name = name, at = at }
-  end
+  if known < 0 then gone[#gone + 1] = { name = name, at = at } end
   call('HSET', KEYS[1], 'g' .. name, format('%.0f', at))
+end
+
+-- Of too many, those are forgotten that were removed first.
+local function bound_gone()
+  if #gone <= MAX_GONE then return end
+  table.sort(gone, function(a, b) return a.at > b.at end)
+  for n = MAX_GONE + 1, #gone do call('HDEL', KEYS[1], 'g' .. gone[n].name) end
 end
 
 if not is_merge and not is_known() then return { 'lost' } end
@@ -192,10 +193,11 @@ if first then
           call('HDEL', KEYS[1], 'g' .. name)
         end
       end
-    elseif word == 'drop' and made_at[name] then
+    elseif word == 'drop' then
       call('HDEL', KEYS[1], name)
       -- Later than the rule, whatever the clocks of their nodes say.
-      remember_gone(name, max(tonumber(ARGV[n + 2]), made_at[name] + 1))
+      local made = made_at[name]
+      if made then remember_gone(name, max(tonumber(ARGV[n + 2]), made + 1)) end
     elseif word == 'gone' then
       local at = tonumber(ARGV[n + 2])
       if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
@@ -208,6 +210,7 @@ if first then
     end
     n = n + (LENGTHS[word] or 2)
   end
+  bound_gone()
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
   call('PEXPIRE', KEYS[2], KEEP)

@@ -237,7 +237,7 @@ impl Server {
     }
 
     /// Drops the connection of the background.
-    pub(super) async fn drop_background(&self) {
+    pub(super) fn drop_background(&self) {
         // Whoever holds the lock is opening another one, and drops this one.
         if let Ok(mut background) = self.background.try_lock() {
             *background = None;

@@ -62,7 +62,7 @@ impl Server {
                 self.record_away(&why);
             }
         }
-        self.drop_connections().await;
+        self.drop_connections();
         let now = self.context.clock.now().mono;
         if let Some(last) = *last_attempt {
             let pause = last.saturating_add(CONNECT_EVERY).saturating_sub(now);
@@ -75,10 +75,10 @@ impl Server {
     }
 
     /// Drops what is not used any more. As long as a connection is held, its replies are read, however long they are.
-    async fn drop_connections(&self) {
+    fn drop_connections(&self) {
         self.connection.store(None);
         if !self.is_up() {
-            self.drop_background().await;
+            self.drop_background();
         }
     }
 

@@ -16,6 +16,7 @@ use pingora::server::configuration::ServerConf;
 use pingora_proxy::http_proxy_service;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use support::plain::Plain;
+use support::servers::free_port;
 use support::signing;
 use support::wait::eventually_in_thread;
 use tollgate::clock::{Nanos, Now};
@@ -62,10 +63,6 @@ fn origin() -> SocketAddr {
         }
     });
     address
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn plain(origin: SocketAddr, refuse: bool) -> u16 {

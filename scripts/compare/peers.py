@@ -10,12 +10,18 @@ import time
 CORES = os.cpu_count() or 1
 TICK = os.sysconf("SC_CLK_TCK")
 BODY = "hello from the origin\n"
+GIVEN_PORTS = set()
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that is free, and not given before: servers that share one would each get half of the connections."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in GIVEN_PORTS:
+            GIVEN_PORTS.add(port)
+            return port
 
 
 class Peer:

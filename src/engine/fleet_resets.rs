@@ -55,11 +55,15 @@ impl Engine {
     }
 
     /// What this node has heard of changes is of no possible time, which is `time` now: a store has told it by a wrong clock. It is as
-    /// if it had heard of none.
-    pub fn drop_heard_changes(&self, time: u64) {
-        self.fleet().made_changes.forget();
-        self.bans.set_made_changes(0);
-        self.fleet().forgotten.drop_after(time);
+    /// if it had heard of none, unless it took over something since it was set `times` which it had made. Returns whether it did not.
+    #[must_use]
+    pub fn drop_heard_changes(&self, times: u64, time: u64) -> bool {
+        let also = || self.bans.set_made_changes(0);
+        let is_dropped = self.fleet().made_changes.forget(times, also);
+        if is_dropped {
+            self.fleet().forgotten.drop_after(time);
+        }
+        is_dropped
     }
 
     /// Some changes before the one of this number are not known any more. Counts of nodes that had made less are not believed, and

@@ -30,7 +30,7 @@ pub(super) const MAX_RULE_SPAN: Nanos = Nanos::from_secs(30 * 86_400);
 /// Ended rules that a node remembers.
 const MAX_ENDED: usize = 1_000;
 
-/// Resets and lifts that a node remembers: as many as the store keeps (`key_rules.lua`).
+/// Resets and lifts that a node remembers: as many as the store keeps with their marks (`key_rules.lua`).
 const MAX_MADE: usize = 1_000;
 
 /// For so long the log is not told again that the store has lost its rules: two stores may answer in turn.
@@ -90,15 +90,6 @@ impl SharedRules {
         self.date_offset.is_some_and(|known| known.abs_diff(offset) > CLOCK_STEP.get())
     }
 
-    /// Whether the store has lost what this node knows. Asked by a node that is behind, which tells no version, a store that has lost
-    /// everything answers as one without any changes.
-    fn has_lost(&self, answer: &Result<RuleNews, RuleChangeError>) -> bool {
-        match answer {
-            Ok(news) => self.asked_behind && news.version.number() < self.version.number(),
-            Err(why) => *why == RuleChangeError::Lost,
-        }
-    }
-
     /// The date now by the clock by which the rules have their ends.
     fn date_of_rules(&self, date: Nanos, mono: Nanos) -> Nanos {
         self.date_offset.map_or(date, |offset| mono.saturating_add(Nanos::new(offset)))
@@ -130,7 +121,9 @@ impl SharedRules {
             |rule: &&KeyRule| rule.until > date && !now.iter().any(|other| same(rule, other));
         for rule in before.iter().filter(is_ended) {
             let (key, is_ban) = (rule.key, rule.ruling.is_ban());
-            self.ended.push_back(EndedRule { key, is_ban, at: date });
+            // Later than the rule, also if the clock of the node that made it is ahead.
+            let at = date.max(rule.made_at.saturating_add(MICROSECOND));
+            self.ended.push_back(EndedRule { key, is_ban, at });
         }
         while self.ended.len() > MAX_ENDED {
             self.ended.pop_front();
@@ -218,7 +211,7 @@ impl KeyChanges {
         changes: &[RuleChange],
     ) -> Result<(), RuleChangeError> {
         let mut news = self.ask(store, shared, changes).await;
-        if shared.has_lost(&news) {
+        if matches!(news, Err(RuleChangeError::Lost)) {
             self.restore(store, shared).await?;
             news = self.ask(store, shared, changes).await;
         }
@@ -240,11 +233,10 @@ impl KeyChanges {
         let wants_all = shared.is_out_of_step(date, now.mono);
         // A process whose counts this one took over may have made less than this one has heard of.
         shared.times_set = self.engine.times_changes_were_set();
-        let (nothing, heard) = (RulesVersion::default(), self.engine.heard_changes());
-        shared.asked_behind = heard < shared.version.number();
-        let known = if shared.asked_behind { &nothing } else { &shared.version };
+        let (known, heard) = (&shared.version, self.engine.heard_changes());
+        shared.asked_behind = heard < known.number();
         let told = heard.max(self.engine.bans().heard());
-        let question = RulesQuestion { known, wants_all, changes, date, told };
+        let question = RulesQuestion { known, wants_all, changes, date, told, done: heard };
         store.exchange_rules(question).await
     }
 
@@ -289,7 +281,9 @@ impl KeyChanges {
         if time < heard {
             // The store takes what it is told for no time: another one has told it by a wrong clock. What is made now would be
             // earlier, so this node begins anew.
-            self.engine.drop_heard_changes(time);
+            if !self.engine.drop_heard_changes(times, time) {
+                return false;
+            }
             shared.made.retain(|event| event.number <= time);
             shared.version = RulesVersion::default();
             shared.has_answer = true;

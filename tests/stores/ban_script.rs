@@ -57,7 +57,7 @@ impl Store {
 
     fn change(&self, word: &str, key: &str) -> u64 {
         self.lua.set_time(self.now);
-        let words = ["0", "", "a2", "-", "0", word, key].map(str::to_owned);
+        let words = ["0", "", "a2", "-", "0", "0", word, key].map(str::to_owned);
         let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
         self.lua.evaluate(RULES, &keys, &words).unwrap()[0].parse().unwrap()
     }
@@ -320,7 +320,7 @@ fn a_lift_that_is_told_again_ends_no_later_ban() {
     store.lua.empty();
     store.pass(HOUR);
     store.lua.set_time(store.now);
-    let words = ["0", "", "a3", "-", "0", "again", &*number, "lift", "a1"].map(str::to_owned);
+    let words = ["0", "", "a3", "-", "0", "0", "again", &*number, "lift", "a1"].map(str::to_owned);
     let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
     let _told = store.lua.evaluate(RULES, &keys, &words).unwrap();
     let told = maker.report(&store, &["a1"], 10 * SECOND);

@@ -382,6 +382,7 @@ async fn an_unban_that_is_heard_late_leaves_the_next_ban() {
         changes: &[RuleChange::Lift(key)],
         date: clock.now().wall,
         told: 0,
+        done: 0,
     };
     let news = store.exchange_rules(question).await.unwrap();
     let [(_, RuleEvent { number: lifted, is_lift: true, .. })] = news.once[..] else {

@@ -16,8 +16,11 @@ const HOUR: u64 = 3_600 * SECOND;
 fn reply(lua: &Server, now: u64, told: u64, changes: &[&str]) -> Vec<String> {
     lua.set_time(now);
     let told = told.to_string();
-    let words: Vec<String> =
-        [&["0", "", "m", "all", &*told], changes].concat().into_iter().map(str::to_owned).collect();
+    let words: Vec<String> = [&["0", "", "m", "all", &*told, "0"], changes]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
     lua.evaluate(SCRIPT, &keys, &words).unwrap()
 }
@@ -122,7 +125,7 @@ fn changes_after_a_clock_was_far_ahead_are_made() {
 /// What a node with this version has to do, as `number word key`, and the words behind `missed`.
 fn to_do(lua: &Server, now: u64, known: &[String]) -> (Vec<String>, Option<u64>) {
     lua.set_time(now);
-    let words = [&*known[0], &*known[1], "m", "-", "0"].map(str::to_owned);
+    let words = [&*known[0], &*known[1], "m", "-", "0", &*known[0]].map(str::to_owned);
     let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
     let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
     assert_ne!(reply[0], "lost");
@@ -241,7 +244,7 @@ fn a_version_of_no_possible_time_is_not_exceeded() {
         let far = far.to_string();
         let ask = |changes: &[&str]| {
             lua.set_time(BEGIN + SECOND);
-            let words = [&[&*far, "k", "m2", "-", &far], changes].concat();
+            let words = [&[&*far, "k", "m2", "-", &far, &far], changes].concat();
             let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
             let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
             lua.evaluate(SCRIPT, &keys, &words).unwrap()
@@ -295,7 +298,7 @@ fn rules_are_told_to_nodes_that_do_not_know_them() {
     let lua = Server::new();
     let minute = (60 * SECOND).to_string();
     let has_rules = |known: &[String], changes: &[&str]| {
-        let words = [&[&*known[0], &*known[1], "m", "-", "0"], changes].concat();
+        let words = [&[&*known[0], &*known[1], "m", "-", "0", &*known[0]], changes].concat();
         let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
         let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
         let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
@@ -333,8 +336,11 @@ fn rules_are_told_to_a_node_that_comes_from_another_history() {
         new.evaluate(SCRIPT, &keys, &words).unwrap()
     };
     new.set_time(BEGIN + 3 * SECOND);
-    assert_eq!(ask(&[&*known[0], &*known[1], "m", "-", &*known[0]]), ["lost"]);
-    let told = ask(&[&*known[0], &*known[1], "n", "-", &*known[0], "seen"]);
+    let knows = |mark: &str, change: &[&str]| {
+        ask(&[&[&*known[0], &*known[1], mark, "-", &*known[0], &*known[0]], change].concat())
+    };
+    assert_eq!(knows("m", &[]), ["lost"]);
+    let told = knows("n", &["seen"]);
     assert!(told.contains(&"b1f".to_owned()), "{told:?}");
 }
 
@@ -388,9 +394,64 @@ fn rules_that_are_gone_fill_no_store() {
     let (later, made) = ((BEGIN + 9).to_string(), (BEGIN + 5).to_string());
     ask(&lua, BEGIN, &["gone", "bffee", &later]);
     assert_eq!(ask(&lua, BEGIN, &["keep", "bffee", &minute, &made, "{}"]), []);
-    // The end of a rule that is not there says nothing.
+    // An operator may end a rule that only nodes know which are away: the store has lost it.
     ask(&lua, BEGIN, &["drop", "baaaa", &later]);
-    assert_eq!(ask(&lua, BEGIN, &["keep", "baaaa", &minute, &made, "{}"]).len(), 1);
-    assert_eq!(ask(&lua, BEGIN, &["drop", "baaaa", &later]), []);
+    assert_eq!(ask(&lua, BEGIN, &["keep", "baaaa", &minute, &made, "{}"]), []);
     assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]).len(), 1);
+}
+
+/// A thousand rules that are gone, the first of them `b0` and each a microsecond after the one before.
+fn thousand_gone(lua: &Server) {
+    let ends: Vec<_> = (0..1_000).map(|n| (format!("b{n:x}"), (BEGIN + n).to_string())).collect();
+    let words: Vec<&str> = ends.iter().flat_map(|(name, at)| ["gone", &**name, &**at]).collect();
+    ask(lua, BEGIN, &words);
+}
+
+#[test]
+fn of_rules_that_were_removed_twice_the_latest_time_counts() {
+    let lua = Server::new();
+    thousand_gone(&lua);
+    let minute = (60 * SECOND).to_string();
+    let [middle, late] = [5, 9].map(|seconds| (BEGIN + seconds * SECOND).to_string());
+    ask(&lua, BEGIN, &["gone", "bffff", &middle, "gone", "b0", &late, "seen"]);
+    assert_eq!(ask(&lua, BEGIN, &["keep", "b0", &minute, &middle, "{}"]), []);
+    let first = (BEGIN - 1).to_string();
+    assert_eq!(ask(&lua, BEGIN, &["keep", "b1", &minute, &first, "{}"]).len(), 1);
+    assert_eq!(ask(&lua, BEGIN, &["keep", "b2", &minute, &first, "{}"]).len(), 1, "b2 is kept");
+}
+
+#[test]
+fn rules_that_are_back_leave_room_for_those_that_are_gone() {
+    let lua = Server::new();
+    thousand_gone(&lua);
+    let (minute, late) = ((60 * SECOND).to_string(), (BEGIN + SECOND).to_string());
+    let names: Vec<String> = (0..150).map(|n| format!("b{:x}", 900 + n)).collect();
+    let (back, gone) = names.split_at(100);
+    let gone = gone.iter().flat_map(|name| ["gone", &**name, &*late]);
+    let back = back.iter().flat_map(|name| ["keep", &**name, &*minute, &*late, "{}"]);
+    let words: Vec<&str> = gone.chain(back).collect();
+    assert_eq!(ask(&lua, BEGIN, &words).len(), 100);
+    let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
+    assert_eq!(rules.keys().filter(|field| field.starts_with("gb")).count(), 950);
+}
+
+/// It knows the rules, and not what the process before it has done.
+#[test]
+fn a_store_that_has_lost_its_rules_says_so_to_a_node_that_took_over_an_older_count() {
+    let lua = Server::new();
+    let minute = (60 * SECOND).to_string();
+    let first = reply(&lua, BEGIN, 0, &["reset", "1f"]);
+    let known = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "1", "{}", "reset", "2f"]);
+    let ask = |changes: &[&str]| {
+        lua.set_time(BEGIN + SECOND);
+        let words = [&[&*known[0], &*known[1], "n", "-", &*known[0], &*first[0]], changes].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+        lua.evaluate(SCRIPT, &keys, &words).unwrap()
+    };
+    let to_do = ["do", &*known[0], &*known[0], "reset", "2f"].map(str::to_owned);
+    assert_eq!(ask(&[])[3..], to_do, "what came after the older count, and no rules");
+    lua.empty();
+    assert_eq!(ask(&["reset", "3f"]), ["lost"]);
+    assert_eq!(ask(&["keep", "b1f", &minute, "1", "{}", "seen"])[3], "rules");
 }

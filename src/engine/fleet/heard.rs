@@ -50,7 +50,7 @@ impl MadeChanges {
         *self.set_count.lock()
     }
 
-    /// What this node counts is without all up to this one, and no others. Does `also` in the same instant.
+    /// What this node counts is without all up to this one, and no others. Does `also` before anybody else changes it.
     pub(in crate::engine) fn set_latest(&self, number: u64, also: impl FnOnce()) {
         let mut set_count = self.set_count.lock();
         *set_count += 1;
@@ -77,12 +77,18 @@ impl MadeChanges {
         true
     }
 
-    /// It is not known any more which there are.
-    pub(in crate::engine) fn forget(&self) {
-        let mut set_count = self.set_count.lock();
-        *set_count += 1;
+    /// It is not known any more which there are, and does `also`, if the latest was not set since it was set so often. Returns whether
+    /// it was not.
+    pub(in crate::engine) fn forget(&self, set_count: u64, also: impl FnOnce()) -> bool {
+        let mut counted = self.set_count.lock();
+        if *counted != set_count {
+            return false;
+        }
+        *counted += 1;
         self.is_known.store(false, Ordering::Release);
         self.latest.store(0, Ordering::Release);
+        also();
+        true
     }
 
     /// This process counts on from what was counted before it began.

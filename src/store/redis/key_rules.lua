@@ -11,6 +11,8 @@
 -- ARGV[3]        the mark of these changes
 -- ARGV[4]        `all`: the node wants all rules, also if it knows them
 -- ARGV[5]        the latest time that a store has told the node
+-- ARGV[6]        the change up to which it has done what is to be done once: not more than the version, and less if it took over
+--                what another process counted
 -- ARGV           then changes:
 --                  put field span made text   adds a rule that lasts for `span`, or replaces it
 --                  drop field made            removes it, also for nodes that tell it later
@@ -22,9 +24,10 @@
 --                  again number word key      `reset` or `lift`, which was the change of this number
 --                  seen                       nothing, except that the version exceeds the one that the node knows
 -- returns        the version, its mark and the time; then, if rules have changed since the version that the node knows, or it wants
---                all: `rules`, and for each rule `rule`, its field, the rest of its span, its text; and for each thing to do that this history heard of since then `do`, the
---                version at which it did, its number, word, key; and if things to do before a version are not kept any more,
---                which the node may have missed, `missed`, the version
+--                all: `rules`, and for each rule `rule`, its field, the rest of its span, its text; and for each thing to do that this
+--                history heard of since the change up to which it has done all `do`, the version at which it did, its number, word,
+--                key; and if things to do before a version are not kept any more, which the node may have missed, `missed`, the
+--                version
 --
 -- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
 -- everything (common.lua): so each change has a higher version than all changes that nodes have heard of before. With
@@ -33,7 +36,7 @@
 -- `gone`, `again` and `seen`, by which a node tells it. A version that no clock can have told is such a one, and is not exceeded:
 -- the node finds the time in the reply, and drops what is later.
 --
--- Example: `7 a1 b2 - 7 drop o4711 6` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
+-- Example: `7 a1 b2 - 7 7 drop o4711 6` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
 -- time, then all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
@@ -66,7 +69,8 @@ local version = tonumber(match(call('HGET', KEYS[1], 'version') or '', '^%d+$') 
 -- A node that is told of the future would take all changes until then for made ones.
 if version - now > MAX_AHEAD then version = 0 end
 local mark = match(call('HGET', KEYS[1], 'mark') or '', '^%w+$') or ''
-local first = ARGV[6]
+local done = min(tonumber(ARGV[6]) or 0, known)
+local first = ARGV[7]
 local is_merge = MERGES[first]
 local is_possible = known - now <= MAX_AHEAD
 
@@ -78,7 +82,7 @@ local function gone_at(name)
   return at <= now + MAX_AHEAD and at or -1
 end
 
-local gone = {}
+local gone = {} -- when each was removed that is remembered
 local function all()
   local rules = {}
   gone = {}
@@ -89,7 +93,7 @@ local function all()
       if first and at < now - KEEP * 1000 then
         call('HDEL', KEYS[1], field)
       else
-        gone[#gone + 1] = { name = sub(field, 2), at = at }
+        gone[sub(field, 2)] = at
       end
     end
     -- Looked at before it is read: another program may have written anything.
@@ -144,17 +148,21 @@ end
 
 -- A node that was away may tell the rule later.
 local function remember_gone(name, at)
-  local known = gone_at(name)
-  if known >= at then return end
-  if known < 0 then gone[#gone + 1] = { name = name, at = at } end
+  if gone_at(name) >= at then return end
+  gone[name] = at
   call('HSET', KEYS[1], 'g' .. name, format('%.0f', at))
 end
 
 -- Of too many, those are forgotten that were removed first.
 local function bound_gone()
-  if #gone <= MAX_GONE then return end
-  table.sort(gone, function(a, b) return a.at > b.at end)
-  for n = MAX_GONE + 1, #gone do call('HDEL', KEYS[1], 'g' .. gone[n].name) end
+  local names = {}
+  for name in pairs(gone) do names[#names + 1] = name end
+  if #names <= MAX_GONE then return end
+  table.sort(names, function(a, b)
+    if gone[a] ~= gone[b] then return gone[a] > gone[b] end
+    return a < b
+  end)
+  for n = MAX_GONE + 1, #names do call('HDEL', KEYS[1], 'g' .. names[n]) end
 end
 
 if not is_merge and not is_known() then return { 'lost' } end
@@ -164,7 +172,7 @@ if first then
     made_at[rule.field] = rule.made
     count = count + 1
   end
-  local has_put, has_ruled, n = false, false, 6
+  local has_put, has_ruled, n = false, false, 7
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
@@ -181,7 +189,7 @@ if first then
   -- The rules of another history may be others, whatever the node knows.
   if has_ruled or is_merge then call('HSET', KEYS[1], 'ruled', format('%.0f', version)) end
   call('ZADD', KEYS[2], format('%.0f', version), format('%.0f at %s', version, mark))
-  n = 6
+  n = 7
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' or word == 'keep' then
@@ -191,13 +199,13 @@ if first then
         if word == 'put' or gone_at(name) <= made then
           call('HSET', KEYS[1], name, till .. ARGV[n + 4])
           call('HDEL', KEYS[1], 'g' .. name)
+          gone[name] = nil
         end
       end
     elseif word == 'drop' then
       call('HDEL', KEYS[1], name)
-      -- Later than the rule, whatever the clocks of their nodes say.
-      local made = made_at[name]
-      if made then remember_gone(name, max(tonumber(ARGV[n + 2]), made + 1)) end
+      -- Later than the rule, whatever the clocks of their nodes say. A store that has lost the rule remembers that it is gone.
+      remember_gone(name, max(tonumber(ARGV[n + 2]), (made_at[name] or 0) + 1))
     elseif word == 'gone' then
       local at = tonumber(ARGV[n + 2])
       if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
@@ -230,14 +238,14 @@ if ARGV[4] == 'all' or is_new and (known < ruled or known > version or ruled > v
     end
   end
 end
-if not is_new then return reply end
-if known < oldest_kept() then
+if not is_new and done == known then return reply end
+if done < oldest_kept() then
   reply[#reply + 1] = 'missed'
   reply[#reply + 1] = format('%.0f', oldest_kept())
 end
 -- A node that knows nothing is told everything: nodes that have ended may have published what they counted before.
 local events =
-  call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', known), format('%.0f', version), 'WITHSCORES')
+  call('ZRANGEBYSCORE', KEYS[2], format('(%.0f', done), format('%.0f', version), 'WITHSCORES')
 for n = 1, #events, 2 do
   local number, word, key = match(events[n], '^(%d+) (%a+) (%x+)$')
   if word == 'reset' or word == 'lift' then

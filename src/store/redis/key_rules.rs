@@ -96,6 +96,8 @@ pub struct RulesQuestion<'q> {
     pub date: Nanos,
     /// The latest time that a store has told it, in microseconds.
     pub told: u64,
+    /// The change up to which it has done what nodes do once, if that is less than it knows.
+    pub done: u64,
 }
 
 /// What the store tells a node.
@@ -180,13 +182,13 @@ impl SharedStore {
         &self,
         question: RulesQuestion<'_>,
     ) -> Result<RuleNews, RuleChangeError> {
-        let RulesQuestion { known, wants_all, changes, date, told } = question;
+        let RulesQuestion { known, wants_all, changes, date, told, done } = question;
         // It only has to differ from the marks of other changes.
         let mark = format!("{:016x}", fastrand::u64(..));
         let all = if wants_all { "all" } else { "-" };
-        let number = known.number.to_string();
-        let mut arguments =
-            vec![number, known.mark.clone(), mark, all.to_owned(), told.to_string()];
+        let (known, known_mark) = (known.number.to_string(), known.mark.clone());
+        let (told, done) = (told.to_string(), done.to_string());
+        let mut arguments = vec![known, known_mark, mark, all.to_owned(), told, done];
         changes.iter().for_each(|change| change.write(&mut arguments, date));
         let batcher = self.batcher();
         let names = ["rules", "changes", "at", "of", "over", "time"];
@@ -382,7 +384,7 @@ mod tests {
     const KEY: &str = "0000000000000001000000000000005f";
 
     fn question(known: &RulesVersion, date: Nanos) -> RulesQuestion<'_> {
-        RulesQuestion { known, wants_all: false, changes: &[], date, told: 0 }
+        RulesQuestion { known, wants_all: false, changes: &[], date, told: 0, done: 0 }
     }
 
     #[test]

@@ -221,7 +221,8 @@ async fn servers_that_die_and_come_back_under_load_fail_no_read() {
     let gate = Gate::start_in(folder, &text, support::certificates::ONE).await;
     let to = SocketAddr::from(([127, 0, 0, 1], gate.port));
     let stop = Arc::<std::sync::atomic::AtomicBool>::default();
-    let clients = (0..6).map(|n| {
+    let answered: [Arc<AtomicUsize>; 6] = std::array::from_fn(|_| Arc::default());
+    let clients = answered.iter().cloned().enumerate().map(|(n, answered)| {
         let client = support::certificates::trusting(&pairs[0], "one.example", to);
         let client = if n % 2 == 0 { client } else { client.http1_only() }.build().unwrap();
         let (url, stop) = (format!("https://one.example:{}/", gate.port), Arc::clone(&stop));
@@ -232,6 +233,7 @@ async fn servers_that_die_and_come_back_under_load_fail_no_read() {
                     Ok(answer) if answer.status() == 200 => done += 1,
                     other => failed.push(format!("{other:?}")),
                 }
+                answered.fetch_add(1, Ordering::SeqCst);
             }
             (done, failed)
         })
@@ -245,6 +247,12 @@ async fn servers_that_die_and_come_back_under_load_fail_no_read() {
                 is_up(&gate, servers[index]).await == 0.0
             });
             assert!(down.await, "{}", gate.log());
+            let count = || answered.each_ref().map(|count| count.load(Ordering::SeqCst));
+            let before = count();
+            let over = eventually(Duration::from_secs(5), || async {
+                count().iter().zip(before).all(|(now, before)| *now > before)
+            });
+            assert!(over.await, "a read that met the end of the server has no answer");
         }
         assert_eq!(gate.hup().await, Reloaded::Applied);
         for index in [round % 3, (round + 1) % 3] {
@@ -263,7 +271,7 @@ async fn servers_that_die_and_come_back_under_load_fail_no_read() {
     for client in clients {
         let (done, failed) = client.await.unwrap();
         assert!(done > 20, "{done}");
-        assert_eq!(failed, Vec::<String>::new());
+        assert_eq!(failed, Vec::<String>::new(), "{}", gate.log());
     }
 }
 

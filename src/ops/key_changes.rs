@@ -451,4 +451,15 @@ mod tests {
         let told = SharedRules::default().in_step(&rule(hours(1_010)), hours(1_005), mono);
         assert_eq!(told.until, hours(1_010));
     }
+
+    #[test]
+    fn a_rule_ends_later_than_it_was_made_whatever_the_clocks_say() {
+        let (date, ahead) = (Nanos::from_secs(1_000), Nanos::from_secs(4_600));
+        for made_at in [ahead, date, Nanos::ZERO] {
+            let ended = KeyRule { made_at, ..rule(Nanos::from_secs(9_000)) };
+            let mut shared = SharedRules::default();
+            shared.remember_ended(&[ended], &[], date);
+            assert!(shared.ended[0].at > made_at && shared.ended[0].at >= date, "{made_at:?}");
+        }
+    }
 }

@@ -30,7 +30,7 @@ fn length_of(word: &str) -> usize {
     match word {
         "rules" => 1,
         "missed" => 2,
-        "rule" => 4,
+        "rule" => 5,
         "do" => 5,
         _ => panic!("{word}"),
     }
@@ -397,6 +397,9 @@ fn rules_that_are_gone_fill_no_store() {
     // An operator may end a rule that only nodes know which are away: the store has lost it.
     ask(&lua, BEGIN, &["drop", "baaaa", &later]);
     assert_eq!(ask(&lua, BEGIN, &["keep", "baaaa", &minute, &made, "{}"]), []);
+    ask(&lua, BEGIN, &["drop", "baaab", "1"]);
+    let before = (BEGIN - 1).to_string();
+    assert_eq!(ask(&lua, BEGIN, &["keep", "baaab", &minute, &before, "{}"]), [], "a clock behind");
     assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]).len(), 1);
 }
 
@@ -433,6 +436,58 @@ fn rules_that_are_back_leave_room_for_those_that_are_gone() {
     assert_eq!(ask(&lua, BEGIN, &words).len(), 100);
     let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
     assert_eq!(rules.keys().filter(|field| field.starts_with("gb")).count(), 950);
+}
+
+/// Each unban ends a rule, whether there was one or not.
+#[test]
+fn unbans_of_keys_without_a_rule_have_no_rule_forgotten() {
+    let lua = Server::new();
+    let (minute, made) = ((60 * SECOND).to_string(), BEGIN.to_string());
+    ask(&lua, BEGIN, &["put", "o1f", &minute, &made, "{}"]);
+    ask(&lua, BEGIN, &["drop", "o1f", &made]);
+    let ruled = || {
+        let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
+        (rules["ruled"].clone(), rules.len())
+    };
+    let (before, _) = ruled();
+    let late = (BEGIN + HOUR).to_string();
+    for n in 0..1_100 {
+        let name = format!("b{n:x}");
+        reply(&lua, BEGIN + SECOND, 0, &["drop", &name, &late, "lift", &name[1..]]);
+    }
+    let (after, fields) = ruled();
+    assert_eq!(after, before, "no node is told all rules for it");
+    assert!(fields < 110, "{fields}");
+    assert_eq!(ask(&lua, BEGIN + SECOND, &["keep", "o1f", &minute, &made, "{}"]), []);
+}
+
+/// Two clocks are an hour apart. A store that has an older state again is told the rule as it was made last.
+#[test]
+fn a_rule_is_made_later_than_what_it_replaces() {
+    let minute = (60 * SECOND).to_string();
+    let (ahead, made) = ((BEGIN + HOUR).to_string(), BEGIN.to_string());
+    let rule = |reply: &[String]| {
+        let at = reply.iter().position(|word| word == "rule").unwrap();
+        reply[at + 3].clone()
+    };
+    for before in [&["drop"][..], &["put", "drop"], &["put"]] {
+        let lua = Server::new();
+        for word in before {
+            let change = [word, "b1f", &minute, &ahead, "{}"];
+            match *word {
+                "put" => ask(&lua, BEGIN, &change),
+                _ => ask(&lua, BEGIN, &["drop", "b1f", &ahead]),
+            };
+        }
+        let older = lua.get("rules").unwrap().0;
+        let told = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, &made, "{\"a\":1}"]);
+        let heard = rule(&told);
+        assert!(heard.parse::<u64>().unwrap() > BEGIN + HOUR, "{before:?}: {heard}");
+        lua.put("rules", older);
+        let again = reply(&lua, BEGIN, 0, &["keep", "b1f", &minute, &heard, "{\"a\":1}", "seen"]);
+        assert_eq!(rule(&again), heard, "{before:?}");
+        assert!(again.contains(&"{\"a\":1}".to_owned()), "{before:?}: {again:?}");
+    }
 }
 
 /// It knows the rules, and not what the process before it has done.

@@ -101,3 +101,22 @@ impl MadeChanges {
         self.continues.load(Ordering::Acquire)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_over_meanwhile_is_not_forgotten() {
+        let made = MadeChanges::default();
+        made.set_latest(5, || {});
+        let count = made.set_count();
+        made.set_latest(7, || {});
+        assert!(!made.forget(count, || panic!("it was set")));
+        assert!(!made.advance(count, 9, || panic!("it was set")));
+        assert_eq!((made.latest(), made.is_known()), (7, true));
+        let mut is_done = false;
+        assert!(made.forget(made.set_count(), || is_done = true));
+        assert_eq!((made.latest(), made.is_known(), is_done), (0, false, true));
+    }
+}

@@ -3,7 +3,7 @@
 -- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, `ruled`, the version at
 --                which rules changed last, and for each rule a field, whose value is the time at which the rule ends, that at which
 --                it was made, each with a blank behind it, and a text of the nodes; and for each rule that is `gone`, a field `g` and
---                its field, whose value is the time at which it was removed
+--                its field, whose value is the time at which it was removed, and ` -` if this store did not have it
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
@@ -14,7 +14,7 @@
 -- ARGV[6]        the change up to which it has done what is to be done once: not more than the version, and less if it took over
 --                what another process counted
 -- ARGV           then changes:
---                  put field span made text   adds a rule that lasts for `span`, or replaces it
+--                  put field span made text   adds a rule that lasts for `span`, or replaces it; it is made later than what it replaces
 --                  drop field made            removes it, also for nodes that tell it later
 --                  reset key                  all nodes forget what the key has spent
 --                  lift key                   all nodes and this store forget the ban of the key
@@ -24,8 +24,8 @@
 --                  again number word key      `reset` or `lift`, which was the change of this number
 --                  seen                       nothing, except that the version exceeds the one that the node knows
 -- returns        the version, its mark and the time; then, if rules have changed since the version that the node knows, or it wants
---                all: `rules`, and for each rule `rule`, its field, the rest of its span, its text; and for each thing to do that this
---                history heard of since the change up to which it has done all `do`, the version at which it did, its number, word,
+--                all: `rules`, and for each rule `rule`, its field, the rest of its span, when it was made, its text; and for each
+--                thing to do that this history heard of since the change up to which it has done all `do`, the version at which it did, its number, word,
 --                key; and if things to do before a version are not kept any more, which the node may have missed, `missed`, the
 --                version
 --
@@ -45,17 +45,18 @@ local format, match, sub, max, min =
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_GONE = 1000 -- as many as a node tells
+local MAX_GONE_UNKNOWN = 100 -- each unban is one of these, also of a ban that was no rule
 local MAX_EVENTS = 2000 -- marks, and things to do
 local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
 local MAX_TEXT = 8192 -- bytes
 local MAX_MARK = 32 -- bytes of a mark and of a version
 local LENGTHS = { put = 5, keep = 5, drop = 3, gone = 3, again = 4, seen = 1 }
-local RULINGS = { keep = true, gone = true, drop = true }
+local RULINGS = { put = true, keep = true, gone = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
 delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
-if call('HLEN', KEYS[1]) > MAX_MERGED + MAX_GONE + 100 then return { 'foreign' } end
+if call('HLEN', KEYS[1]) > MAX_MERGED + MAX_GONE + MAX_GONE_UNKNOWN + 100 then return { 'foreign' } end
 for _, field in ipairs({ 'mark', 'version', 'ruled' }) do
   if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
 end
@@ -74,26 +75,28 @@ local first = ARGV[7]
 local is_merge = MERGES[first]
 local is_possible = known - now <= MAX_AHEAD
 
--- When a rule was removed, as nodes have told this history; -1: never.
+-- When a rule was removed, as nodes have told this history; -1: never. And whether this store did not have it.
 local function gone_at(name)
   local field = 'g' .. name
   if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
-  local at = tonumber(match(call('HGET', KEYS[1], field) or '', '^%d+$') or -1)
-  return at <= now + MAX_AHEAD and at or -1
+  local text, unknown = match(call('HGET', KEYS[1], field) or '', '^(%d+)( ?-?)$')
+  local at = tonumber(text or -1)
+  return at <= now + MAX_AHEAD and at or -1, unknown == ' -'
 end
 
-local gone = {} -- when each was removed that is remembered
+local gone, gone_unknown = {}, {} -- when each was removed that is remembered
 local function all()
   local rules = {}
-  gone = {}
+  gone, gone_unknown = {}, {}
   for _, field in ipairs(call('HKEYS', KEYS[1])) do
     if match(field, '^g[bo]%x+$') then
       -- No rule lasts so long that a node could still tell it.
-      local at = gone_at(sub(field, 2))
+      local at, is_unknown = gone_at(sub(field, 2))
       if first and at < now - KEEP * 1000 then
         call('HDEL', KEYS[1], field)
       else
-        gone[sub(field, 2)] = at
+        local list = is_unknown and gone_unknown or gone
+        list[sub(field, 2)] = at
       end
     end
     -- Looked at before it is read: another program may have written anything.
@@ -102,8 +105,9 @@ local function all()
     local till, made, text = match(kept, '^(%d+) (%d+) ([ -~]*)$')
     if till then
       if tonumber(till) > now then
-        rules[#rules + 1] =
-          { field = field, left = tonumber(till) - now, made = tonumber(made), text = text }
+        made = tonumber(made)
+        if made > now + MAX_AHEAD then made = 0 end
+        rules[#rules + 1] = { field = field, left = tonumber(till) - now, made = made, text = text }
       elseif first then
         call('HDEL', KEYS[1], field)
       end
@@ -147,22 +151,27 @@ local function record(number, word, key)
 end
 
 -- A node that was away may tell the rule later.
-local function remember_gone(name, at)
-  if gone_at(name) >= at then return end
-  gone[name] = at
-  call('HSET', KEYS[1], 'g' .. name, format('%.0f', at))
+local function remember_gone(name, at, is_unknown)
+  local before, was_unknown = gone_at(name)
+  if before >= at and (is_unknown or not was_unknown) then return end
+  at = max(at, before)
+  is_unknown = is_unknown and not gone[name]
+  local list = is_unknown and gone_unknown or gone
+  gone_unknown[name] = nil
+  list[name] = at
+  call('HSET', KEYS[1], 'g' .. name, format(is_unknown and '%.0f -' or '%.0f', at))
 end
 
 -- Of too many, those are forgotten that were removed first.
-local function bound_gone()
+local function bound_gone(list, bound)
   local names = {}
-  for name in pairs(gone) do names[#names + 1] = name end
-  if #names <= MAX_GONE then return end
+  for name in pairs(list) do names[#names + 1] = name end
+  if #names <= bound then return end
   table.sort(names, function(a, b)
-    if gone[a] ~= gone[b] then return gone[a] > gone[b] end
+    if list[a] ~= list[b] then return list[a] > list[b] end
     return a < b
   end)
-  for n = MAX_GONE + 1, #names do call('HDEL', KEYS[1], 'g' .. names[n]) end
+  for n = bound + 1, #names do call('HDEL', KEYS[1], 'g' .. names[n]) end
 end
 
 if not is_merge and not is_known() then return { 'lost' } end
@@ -177,7 +186,7 @@ if first then
     local word, name = ARGV[n], ARGV[n + 1]
     if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
     has_put = has_put or word == 'put'
-    has_ruled = has_ruled or has_put or RULINGS[word]
+    has_ruled = has_ruled or RULINGS[word] or word == 'drop' and made_at[name]
     n = n + (LENGTHS[word] or 2)
   end
   if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
@@ -194,18 +203,22 @@ if first then
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' or word == 'keep' then
       local made = tonumber(ARGV[n + 3])
+      local gone_before = gone_at(name)
+      -- Whatever the clocks of nodes say: nodes tell it again with the time that they hear.
+      if word == 'put' then made = max(made, (made_at[name] or 0) + 1, gone_before + 1) end
       if word == 'put' or (made_at[name] or -1) < made then
         local till = format('%.0f %.0f ', now + tonumber(ARGV[n + 2]), made)
-        if word == 'put' or gone_at(name) <= made then
+        if gone_before <= made then
           call('HSET', KEYS[1], name, till .. ARGV[n + 4])
           call('HDEL', KEYS[1], 'g' .. name)
-          gone[name] = nil
+          gone[name], gone_unknown[name] = nil, nil
         end
       end
     elseif word == 'drop' then
       call('HDEL', KEYS[1], name)
       -- Later than the rule, whatever the clocks of their nodes say. A store that has lost the rule remembers that it is gone.
-      remember_gone(name, max(tonumber(ARGV[n + 2]), (made_at[name] or 0) + 1))
+      local made = made_at[name]
+      remember_gone(name, max(tonumber(ARGV[n + 2]), (made or 0) + 1, now), not made)
     elseif word == 'gone' then
       local at = tonumber(ARGV[n + 2])
       if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
@@ -218,7 +231,8 @@ if first then
     end
     n = n + (LENGTHS[word] or 2)
   end
-  bound_gone()
+  bound_gone(gone, MAX_GONE)
+  bound_gone(gone_unknown, MAX_GONE_UNKNOWN)
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
   call('PEXPIRE', KEYS[2], KEEP)
@@ -233,7 +247,8 @@ local ruled = tonumber(match(call('HGET', KEYS[1], 'ruled') or '', '^%d+$') or v
 if ARGV[4] == 'all' or is_new and (known < ruled or known > version or ruled > version) then
   reply[#reply + 1] = 'rules'
   for _, rule in ipairs(all()) do
-    for _, value in ipairs({ 'rule', rule.field, format('%.0f', rule.left), rule.text }) do
+    local times = { left = format('%.0f', rule.left), made = format('%.0f', rule.made) }
+    for _, value in ipairs({ 'rule', rule.field, times.left, times.made, rule.text }) do
       reply[#reply + 1] = value
     end
   end

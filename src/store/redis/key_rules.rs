@@ -287,10 +287,12 @@ fn text_of(rule: &KeyRule) -> String {
     ascii
 }
 
-/// Reads a rule. `None`: another program wrote it, or a version of this one that knows more.
-fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> {
+/// Reads a rule: its field, the rest of its span and when it was made, in microseconds, and its text. `None`: another program wrote
+/// it, or a version of this one that knows more.
+fn rule_of([field, left, made, text]: [&str; 4], date: Nanos) -> Option<KeyRule> {
     let key = field.get(1..)?.parse().ok()?;
     let value: Value = serde_json::from_str(text).ok()?;
+    let micros = |text: &str| Some(MICROSECOND.saturating_mul(text.parse().ok()?));
     let words = |name: &str| {
         let words = value[name].as_str()?;
         // It is written to logs.
@@ -313,8 +315,9 @@ fn rule_of(field: &str, left: &str, text: &str, date: Nanos) -> Option<KeyRule> 
         limit: words("limit")?,
         key,
         ruling,
-        until: date.saturating_add(MICROSECOND.saturating_mul(left.parse().ok()?)),
-        made_at: Nanos::new(value["made_at_ns"].as_u64()?),
+        until: date.saturating_add(micros(left)?),
+        // The store has it later than what it replaced, which a clock that was ahead may have made.
+        made_at: Nanos::new(value["made_at_ns"].as_u64()?).max(micros(made)?),
         by: words("by")?,
         reason: words("reason")?,
     })
@@ -332,8 +335,8 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
         match word {
             "rules" => news.rules = Some(Vec::new()),
             "rule" => {
-                let (field, left, text) = (words.next()?, words.next()?, words.next()?);
-                news.rules.as_mut()?.extend(rule_of(field, left, text, date));
+                let rule = [words.next()?, words.next()?, words.next()?, words.next()?];
+                news.rules.as_mut()?.extend(rule_of(rule, date));
             }
             "do" => {
                 let at = words.next()?.parse().ok().filter(|at| *at <= version_number)?;
@@ -406,9 +409,13 @@ mod tests {
                 (put.as_str(), span.as_str(), made.as_str()),
                 ("put", "60000000", "999000000")
             );
-            let reply = ["8", "m", "9", "rules", "rule", field, span, text].map(str::to_owned);
-            let news = parse_news(&reply, question(&known(), date)).unwrap();
-            assert_eq!(news.rules, Some(vec![written]));
+            let read = |made: &str| {
+                let reply = ["8", "m", "9", "rules", "rule", field, span, made, text];
+                parse_news(&reply.map(str::to_owned), question(&known(), date)).unwrap().rules
+            };
+            assert_eq!(read(made), Some(vec![written.clone()]));
+            let later = KeyRule { made_at: Nanos::from_secs(1_003), ..written };
+            assert_eq!(read("1003000000"), Some(vec![later]), "as the store has it");
         }
     }
 
@@ -425,7 +432,7 @@ mod tests {
             &["8"],
             &["8", "m"],
             &["8", "m", "9", "rules", "rule", "b1"],
-            &["8", "m", "9", "rule", "o1", "5", "{}"],
+            &["8", "m", "9", "rule", "o1", "5", "1", "{}"],
             &["8", "m", "9", "do", "8", "8", "reset"],
             &["8", "m", "9", "do", "9", "8", "reset", KEY],
             &["8", "m", "9", "missed", "9"],
@@ -436,7 +443,8 @@ mod tests {
             assert_eq!(news(words), None, "{words:?}");
         }
         // Rules and events that this version does not know are left out.
-        let words = ["8", "m", "9", "rules", "rule", "o1", "5", "{}", "rule", "", "5", "x"];
+        let words =
+            ["8", "m", "9", "rules", "rule", "o1", "5", "1", "{}", "rule", "", "5", "1", "x"];
         let read = news(&words).unwrap();
         assert_eq!(read.rules, Some(Vec::new()));
         assert_eq!(news(&["7", "k", "9"]).unwrap().rules, None);

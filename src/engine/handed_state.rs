@@ -20,7 +20,7 @@ use super::state::Engine;
 use super::succession::{HandedEvent, HandedKey, Successor, Told};
 use crate::clock::Nanos;
 use crate::estimator::{EstimateLimit, FleetCounts, MovedCell};
-use crate::state::{FrameKind, FrameSink, StateSource};
+use crate::state::{FrameKind, FrameSink};
 use crate::store::{InFlightCounts, ReleaseHook};
 
 /// How long the switch waits for the store to answer requests that were charged under estimate limits: longer than stores take,
@@ -90,25 +90,25 @@ impl EngineSource {
         // Before everything that is copied: what is forgotten meanwhile is forgotten there once more.
         let made_changes = engine.heard_changes();
         engine.fleet().tentative.begin_switch();
-        engine.succession.begin_switch();
-        // From now on the successor is told of denials, so those before are copied at once.
+        // From now on the successor is told of denials, so those before are copied at once, and not again below.
+        let mut cells = engine.succession.begin_switch(|| {
+            self.save_bans(false, sink);
+            engine.confirm.moved_cells()
+        });
         let denials = generation.denial_numbers();
         let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
-        let mut cells = engine.confirm.moved_cells();
         cells.retain(is_denial);
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {
             engine.hand_over_in_flight(limit, &counts, sink);
         }
         match engine.remote() {
-            Some(_) => self.save_changes(sink),
-            None => {
-                self.save_cells(sink, |embedded, shard, batch, save| {
-                    embedded.hand_over(shard, batch, save);
-                });
-                self.save_other_changes(sink);
-            }
+            Some(_) => self.save_changed_cells(sink),
+            None => self.save_cells(sink, |embedded, shard, batch, save| {
+                embedded.hand_over(shard, batch, save);
+            }),
         }
+        self.save_rules_and_sections(sink);
         engine.fleet().tentative.wait_until_none(TENTATIVE_PATIENCE_MILLIS);
         // Before the cells: what the node published is forgotten before its counts are taken up.
         let fleet = FleetRecord {

@@ -87,9 +87,13 @@ impl Engine {
             let Some((rule, target)) = limit.penalty.as_ref().zip(target).filter(|_| counts) else {
                 continue;
             };
-            self.tell_denial(&limit.name, target.key);
             let loaded = generation.loaded(denial.limit);
-            if let Some(span) = self.count_denial(loaded, target.key, rule, decision.at) {
+            let ban = {
+                let _no_switch = self.succession.hold_denials();
+                self.tell_denial(&limit.name, target.key);
+                self.count_denial(loaded, target.key, rule, decision.at)
+            };
+            if let Some(span) = ban {
                 generation.counters(denial.limit).record_ban();
                 let span = RoundedSpan(span);
                 log::info!("limit {} bans key {} for {span}", limit.name, target.key);

@@ -134,10 +134,9 @@ impl StateSource for EngineSource {
     }
 
     fn save_changes(&mut self, sink: &mut dyn FrameSink) {
-        self.save_cells(sink, |embedded, shard, batch, save| {
-            embedded.take_changed(shard, batch, save);
-        });
-        self.save_other_changes(sink);
+        self.save_changed_cells(sink);
+        self.save_bans(false, sink);
+        self.save_rules_and_sections(sink);
     }
 
     fn batch(&self) -> u64 {
@@ -165,9 +164,15 @@ impl StateSource for EngineSource {
 }
 
 impl EngineSource {
-    /// Adds what has changed that is not in a cell.
-    pub(super) fn save_other_changes(&mut self, sink: &mut dyn FrameSink) {
-        self.save_bans(false, sink);
+    /// Saves the cells that have changed.
+    pub(super) fn save_changed_cells(&mut self, sink: &mut dyn FrameSink) {
+        self.save_cells(sink, |embedded, shard, batch, save| {
+            embedded.take_changed(shard, batch, save);
+        });
+    }
+
+    /// Adds what has changed that is neither a cell nor a ban.
+    pub(super) fn save_rules_and_sections(&mut self, sink: &mut dyn FrameSink) {
         self.save_rules(sink);
         self.sections.iter_mut().for_each(|section| section.save_changes(sink));
     }

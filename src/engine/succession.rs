@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::sync::watch;
 
 use crate::clock::{Nanos, Now};
@@ -250,6 +250,8 @@ pub(super) struct Succession {
     is_here: AtomicBool,
     /// Events of the switch, for whoever counts after it.
     events: Mutex<Vec<HandedEvent>>,
+    /// Held while a denial is told and counted, and by the switch until all that were counted are copied: each goes over once.
+    denials: RwLock<()>,
     /// Whether a successor that counted has gone, with what it has counted.
     is_abandoned: AtomicBool,
     /// Requests that were settled here, because the successor did not answer.
@@ -272,6 +274,7 @@ impl Default for Succession {
             side: watch::Sender::new(CountingSide::Here),
             is_here: AtomicBool::new(true),
             events: Mutex::default(),
+            denials: RwLock::default(),
             is_abandoned: AtomicBool::new(false),
             unanswered: AtomicU64::new(0),
         }
@@ -310,10 +313,20 @@ impl Succession {
         Told::There
     }
 
-    pub(super) fn begin_switch(&self) {
-        let _order = self.events.lock();
-        self.is_here.store(false, Ordering::Release);
-        self.side.send_replace(CountingSide::Switching);
+    /// To be held while a denial is told and counted.
+    pub(super) fn hold_denials(&self) -> RwLockReadGuard<'_, ()> {
+        self.denials.read()
+    }
+
+    /// From now on events are told. `copy_denials` copies those of before; none is counted meanwhile.
+    pub(super) fn begin_switch<T>(&self, copy_denials: impl FnOnce() -> T) -> T {
+        let _all_counted = self.denials.write();
+        {
+            let _order = self.events.lock();
+            self.is_here.store(false, Ordering::Release);
+            self.side.send_replace(CountingSide::Switching);
+        }
+        copy_denials()
     }
 
     pub(super) fn set_successor(&self, successor: Arc<dyn Successor>) {

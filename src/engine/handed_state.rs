@@ -90,13 +90,13 @@ impl EngineSource {
         // Before everything that is copied: what is forgotten meanwhile is forgotten there once more.
         let made_changes = engine.heard_changes();
         engine.fleet().tentative.begin_switch();
+        let denials = generation.denial_numbers();
+        let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
         // From now on the successor is told of denials, so those before are copied at once, and not again below.
         let mut cells = engine.succession.begin_switch(|| {
             self.save_bans(false, sink);
-            engine.confirm.moved_cells()
+            if denials.is_empty() { Vec::new() } else { engine.confirm.moved_cells() }
         });
-        let denials = generation.denial_numbers();
-        let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
         cells.retain(is_denial);
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {

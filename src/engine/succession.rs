@@ -447,3 +447,19 @@ impl std::fmt::Debug for HeldJudgment {
         f.debug_struct("HeldJudgment").field("judgment", &self.judgment).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_denial_is_counted_while_those_before_are_copied() {
+        let succession = Succession::default();
+        let is_held = succession.begin_switch(|| {
+            assert!(!succession.is_here(), "denials are told from now on");
+            succession.denials.try_read().is_none()
+        });
+        assert!(is_held);
+        assert!(succession.denials.try_read().is_some());
+    }
+}

@@ -53,8 +53,7 @@ struct SharedRules {
     version: RulesVersion,
     /// The date less the monotonic time when the ends of the rules were computed.
     date_offset: Option<u64>,
-    /// Rules that were ended before their time, the latest last, and when this node learned it. They are told to a store
-    /// that has an older state again.
+    /// Rules that were ended before their time, the latest last. They are told to a store that has an older state again.
     ended: VecDeque<EndedRule>,
     /// Resets and lifts that this node has made, the latest last. They are told to a store that has lost them.
     made: VecDeque<RuleEvent>,
@@ -74,6 +73,7 @@ struct SharedRules {
 struct EndedRule {
     key: KeyHash,
     is_ban: bool,
+    /// The time of the store that told it first; later than the rule.
     at: Nanos,
 }
 
@@ -111,8 +111,8 @@ impl SharedRules {
         }
     }
 
-    /// Remembers rules that were in force and are not any more.
-    fn remember_ended(&mut self, before: &[KeyRule], now: &[KeyRule], date: Nanos) {
+    /// Remembers rules that were in force and are not any more, as a store has told at this time.
+    fn remember_ended(&mut self, before: &[KeyRule], now: &[KeyRule], date: Nanos, time: u64) {
         let same = |a: &KeyRule, b: &KeyRule| a.replaces(b);
         self.ended.retain(|ended| {
             !now.iter().any(|rule| rule.key == ended.key && rule.ruling.is_ban() == ended.is_ban)
@@ -121,8 +121,10 @@ impl SharedRules {
             |rule: &&KeyRule| rule.until > date && !now.iter().any(|other| same(rule, other));
         for rule in before.iter().filter(is_ended) {
             let (key, is_ban) = (rule.key, rule.ruling.is_ban());
-            // Later than the rule, also if the clock of the node that made it is ahead.
-            let at = date.max(rule.made_at.saturating_add(MICROSECOND));
+            // Not by this node's clock: the rule that follows may be made by then, and counts. Later than the rule, also if another
+            // store, whose clock was ahead, took it.
+            let told = MICROSECOND.saturating_mul(time);
+            let at = told.max(rule.made_at.saturating_add(MICROSECOND));
             self.ended.push_back(EndedRule { key, is_ban, at });
         }
         while self.ended.len() > MAX_ENDED {
@@ -295,7 +297,7 @@ impl KeyChanges {
             let now = self.engine.now();
             let date = self.engine.date(now);
             shared.date_offset = Some(date.saturating_sub(now.mono).get());
-            shared.remember_ended(&self.engine.key_rules(), &rules, date);
+            shared.remember_ended(&self.engine.key_rules(), &rules, date, time);
             self.publish(rules);
         }
         if let Some(change) = missed_before {
@@ -344,7 +346,7 @@ impl KeyChanges {
                     rules.push(rule.clone());
                     is_changed = true;
                 }
-                RuleChange::Drop { key, is_ban } => {
+                RuleChange::Drop { key, is_ban, .. } => {
                     rules.retain(|rule| rule.key != *key || rule.ruling.is_ban() != *is_ban);
                     is_changed = true;
                 }
@@ -454,12 +456,17 @@ mod tests {
 
     #[test]
     fn a_rule_ends_later_than_it_was_made_whatever_the_clocks_say() {
-        let (date, ahead) = (Nanos::from_secs(1_000), Nanos::from_secs(4_600));
-        for made_at in [ahead, date, Nanos::ZERO] {
+        // This node's clock is an hour ahead.
+        let (told, ahead) = (Nanos::from_secs(1_000), Nanos::from_secs(4_600));
+        let time = told.get() / MICROSECOND.get();
+        let just_after = |made_at: Nanos| made_at.saturating_add(MICROSECOND);
+        for (made_at, at) in
+            [(ahead, just_after(ahead)), (told, just_after(told)), (Nanos::ZERO, told)]
+        {
             let ended = KeyRule { made_at, ..rule(Nanos::from_secs(9_000)) };
             let mut shared = SharedRules::default();
-            shared.remember_ended(&[ended], &[], date);
-            assert!(shared.ended[0].at > made_at && shared.ended[0].at >= date, "{made_at:?}");
+            shared.remember_ended(&[ended], &[], ahead, time);
+            assert_eq!(shared.ended[0].at, at, "made at {made_at:?}");
         }
     }
 }

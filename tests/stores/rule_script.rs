@@ -54,13 +54,13 @@ fn a_rule_ends_after_its_time_also_when_the_clock_is_set_back() {
     let lua = Server::new();
     let minute = (60 * SECOND).to_string();
     let left = |seconds: u64| vec![("b1f".to_owned(), seconds * SECOND)];
-    assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]), left(60));
+    assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "{}"]), left(60));
     assert_eq!(ask(&lua, BEGIN + 10 * SECOND, &[]), left(50));
     // The time stands still until the first question after it, and goes on from there.
     let back = BEGIN - HOUR;
     assert_eq!(ask(&lua, back, &[]), left(50));
     assert_eq!(ask(&lua, back + 20 * SECOND, &[]), left(30));
-    let next = ask(&lua, back + 30 * SECOND, &["put", "o1f", &minute, "1", "{}"]);
+    let next = ask(&lua, back + 30 * SECOND, &["put", "o1f", &minute, "{}"]);
     assert_eq!(next, [left(20), vec![("o1f".to_owned(), 60 * SECOND)]].concat());
     assert_eq!(ask(&lua, back + 50 * SECOND, &[]), [("o1f".to_owned(), 40 * SECOND)]);
     assert_eq!(ask(&lua, back - HOUR, &[]), [("o1f".to_owned(), 40 * SECOND)], "no new life");
@@ -72,7 +72,7 @@ fn a_time_that_another_program_wrote_ends_no_rule() {
     for text in ["99999999999999999999 0", "1800000000000000 999999999999999", "x"] {
         let lua = Server::new();
         lua.put("time", support::lua::Kept::Text(text.to_owned()));
-        let rules = ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]);
+        let rules = ask(&lua, BEGIN, &["put", "b1f", &minute, "{}"]);
         assert_eq!(rules, [("b1f".to_owned(), 60 * SECOND)], "{text}");
         assert_eq!(ask(&lua, BEGIN + SECOND, &[]), [("b1f".to_owned(), 59 * SECOND)], "{text}");
     }
@@ -306,13 +306,13 @@ fn rules_are_told_to_nodes_that_do_not_know_them() {
     };
     lua.set_time(BEGIN);
     let nothing = ["0".to_owned(), String::new()];
-    let (_, known) = has_rules(&nothing, &["put", "b1f", &minute, "1", "{}"]);
+    let (_, known) = has_rules(&nothing, &["put", "b1f", &minute, "{}"]);
     let (told, reset) = has_rules(&known, &["reset", "1f"]);
     assert!(!told, "its maker knows them: {reset:?}");
     let (told, reply) = has_rules(&known, &[]);
     assert!(!told && reply.iter().any(|word| word == "do"), "{reply:?}");
     assert!(has_rules(&nothing, &[]).0, "a node that begins");
-    let (told, _) = has_rules(&reset, &["drop", "b1f", "1"]);
+    let (told, _) = has_rules(&reset, &["drop", "b1f", "known"]);
     assert!(told && has_rules(&known, &[]).0 && has_rules(&reset, &[]).0);
     // A version that is not known to be of these rules.
     lua.empty();
@@ -327,7 +327,7 @@ fn rules_are_told_to_a_node_that_comes_from_another_history() {
     let (old, new) = (Server::new(), Server::new());
     let minute = (60 * SECOND).to_string();
     let before = reply(&old, BEGIN, 0, &[]);
-    reply(&new, BEGIN + SECOND, 0, &["put", "b1f", &minute, "1", "{}"]);
+    reply(&new, BEGIN + SECOND, 0, &["put", "b1f", &minute, "{}"]);
     let known = reply(&old, BEGIN + 2 * SECOND, 0, &["reset", "2f"]);
     assert_ne!(before[0], known[0]);
     let ask = |words: &[&str]| {
@@ -349,10 +349,10 @@ fn rules_are_told_to_a_node_that_comes_from_another_history() {
 fn a_rule_that_is_gone_is_not_told_back() {
     let minute = (60 * SECOND).to_string();
     let date = |micros: u64| (BEGIN + micros).to_string();
-    let (early, late, latest) = (date(100), date(300), date(400));
-    let (gone, dropped) = (["gone", "b1f", &*date(200)], ["drop", "b1f", &*latest]);
-    let told = |word, made: &str| [word, "b1f", &*minute, made, "{}"].map(str::to_owned);
-    let (keep, keep_later, put) = (told("keep", &early), told("keep", &late), told("put", &early));
+    let (gone, dropped) = (["gone", "b1f", &*date(200)], ["drop", "b1f", "known"]);
+    let put = ["put", "b1f", &*minute, "{}"];
+    let told = |made: &str| ["keep", "b1f", &*minute, made, "{}"].map(str::to_owned);
+    let (keep, keep_later) = (told(&date(100)), told(&date(300)));
     fn words(words: &[String; 5]) -> Vec<&str> {
         words.iter().map(|word| &**word).collect()
     }
@@ -366,14 +366,14 @@ fn a_rule_that_is_gone_is_not_told_back() {
         assert_eq!(ask(&lua, BEGIN, &words(&keep_later)), rule, "it was made afterwards");
         assert_eq!(ask(&lua, BEGIN, &dropped), []);
         assert_eq!(ask(&lua, BEGIN, &words(&keep_later)), [], "an operator ended it");
-        assert_eq!(ask(&lua, BEGIN, &words(&put)), rule, "made now");
+        assert_eq!(ask(&lua, BEGIN, &put), rule, "made now");
         assert_eq!(ask(&lua, BEGIN, &dropped), []);
-        assert_eq!(ask(&lua, BEGIN, &words(&put)), rule);
-        assert_eq!(ask(&lua, BEGIN, &["drop", "b1f", "1"]), []);
-        assert_eq!(ask(&lua, BEGIN, &words(&keep)), [], "by a node whose clock is behind");
+        assert_eq!(ask(&lua, BEGIN, &put), rule);
+        assert_eq!(ask(&lua, BEGIN, &["drop", "b1f", "-"]), []);
+        assert_eq!(ask(&lua, BEGIN, &words(&keep_later)), []);
         // After so long no node tells it any more.
         let month = BEGIN + 32 * 24 * HOUR;
-        assert_eq!(ask(&lua, month, &["drop", "o2f", "1"]), []);
+        assert_eq!(ask(&lua, month, &["drop", "o2f", "known"]), []);
         assert_eq!(ask(&lua, month, &words(&keep_later)), rule);
     }
 }
@@ -395,12 +395,12 @@ fn rules_that_are_gone_fill_no_store() {
     ask(&lua, BEGIN, &["gone", "bffee", &later]);
     assert_eq!(ask(&lua, BEGIN, &["keep", "bffee", &minute, &made, "{}"]), []);
     // An operator may end a rule that only nodes know which are away: the store has lost it.
-    ask(&lua, BEGIN, &["drop", "baaaa", &later]);
-    assert_eq!(ask(&lua, BEGIN, &["keep", "baaaa", &minute, &made, "{}"]), []);
-    ask(&lua, BEGIN, &["drop", "baaab", "1"]);
-    let before = (BEGIN - 1).to_string();
-    assert_eq!(ask(&lua, BEGIN, &["keep", "baaab", &minute, &before, "{}"]), [], "a clock behind");
-    assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "1", "{}"]).len(), 1);
+    for (name, is_known) in [("baaaa", "known"), ("baaab", "-")] {
+        ask(&lua, BEGIN + 9, &["drop", name, is_known]);
+        let kept = ask(&lua, BEGIN + 9, &["keep", name, &minute, &made, "{}"]);
+        assert_eq!(kept, [], "{is_known}");
+    }
+    assert_eq!(ask(&lua, BEGIN, &["put", "b1f", &minute, "{}"]).len(), 1);
 }
 
 /// A thousand rules that are gone, the first of them `b0` and each a microsecond after the one before.
@@ -443,51 +443,97 @@ fn rules_that_are_back_leave_room_for_those_that_are_gone() {
 fn unbans_of_keys_without_a_rule_have_no_rule_forgotten() {
     let lua = Server::new();
     let (minute, made) = ((60 * SECOND).to_string(), BEGIN.to_string());
-    ask(&lua, BEGIN, &["put", "o1f", &minute, &made, "{}"]);
-    ask(&lua, BEGIN, &["drop", "o1f", &made]);
+    ask(&lua, BEGIN, &["put", "o1f", &minute, "{}"]);
+    // Of the second rule only nodes know that are away.
+    ask(&lua, BEGIN, &["drop", "o1f", "known", "drop", "o2f", "known"]);
     let ruled = || {
         let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
         (rules["ruled"].clone(), rules.len())
     };
     let (before, _) = ruled();
-    let late = (BEGIN + HOUR).to_string();
     for n in 0..1_100 {
         let name = format!("b{n:x}");
-        reply(&lua, BEGIN + SECOND, 0, &["drop", &name, &late, "lift", &name[1..]]);
+        reply(&lua, BEGIN + SECOND, 0, &["drop", &name, "-", "lift", &name[1..]]);
     }
     let (after, fields) = ruled();
     assert_eq!(after, before, "no node is told all rules for it");
     assert!(fields < 110, "{fields}");
-    assert_eq!(ask(&lua, BEGIN + SECOND, &["keep", "o1f", &minute, &made, "{}"]), []);
+    for name in ["o1f", "o2f"] {
+        let kept = ask(&lua, BEGIN + SECOND, &["keep", name, &minute, &made, "{}"]);
+        assert_eq!(kept, [], "{name}");
+    }
 }
 
-/// Two clocks are an hour apart. A store that has an older state again is told the rule as it was made last.
+/// The clock of the store jumps, or another program removes a rule: nodes have it still, and an unban ends it there.
+#[test]
+fn an_unban_reaches_nodes_that_have_a_rule_which_the_store_has_not() {
+    let minute = (60 * SECOND).to_string();
+    let rules = |lua: &Server, known: &[String], changes: &[&str]| {
+        let words = [&[&*known[0], &*known[1], "n", "-", "0", &*known[0]], changes].concat();
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let keys = ["rules", "changes", "at", "of", "over", "time"].map(str::to_owned);
+        let reply = lua.evaluate(SCRIPT, &keys, &words).unwrap();
+        (reply.contains(&"rules".to_owned()), reply.contains(&"rule".to_owned()))
+    };
+    for (is_removed, is_known) in [(false, "-"), (false, "known"), (true, "known")] {
+        let lua = Server::new();
+        let known = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "{}"]);
+        match is_removed {
+            true => {
+                let Some((Kept::Hash(mut kept), _)) = lua.get("rules") else { panic!() };
+                kept.remove("b1f").unwrap();
+                lua.put("rules", Kept::Hash(kept));
+            }
+            false => lua.set_time(BEGIN + HOUR),
+        }
+        assert_eq!(rules(&lua, &known, &[]), (false, false), "nothing is known to have changed");
+        let told = rules(&lua, &known, &["drop", "b1f", is_known, "lift", "1f"]);
+        assert_eq!(told, (true, false), "who unbans it: {is_removed} {is_known}");
+        assert_eq!(rules(&lua, &known, &[]), (true, false), "others: {is_removed} {is_known}");
+    }
+}
+
+/// The clock of another store was an hour ahead. A store that has an older state again is told the rule as it was made last.
 #[test]
 fn a_rule_is_made_later_than_what_it_replaces() {
     let minute = (60 * SECOND).to_string();
-    let (ahead, made) = ((BEGIN + HOUR).to_string(), BEGIN.to_string());
+    let ahead = (BEGIN + HOUR).to_string();
+    let (gone, keep) = (["gone", "b1f", &*ahead], ["keep", "b1f", &*minute, &*ahead, "{}"]);
+    let (put, dropped) = (["put", "b1f", &*minute, "{\"a\":1}"], ["drop", "b1f", "known"]);
     let rule = |reply: &[String]| {
         let at = reply.iter().position(|word| word == "rule").unwrap();
-        reply[at + 3].clone()
+        (reply[at + 3].clone(), reply[at + 4].clone())
     };
-    for before in [&["drop"][..], &["put", "drop"], &["put"]] {
+    let cases = [
+        (vec![], 0),
+        (gone.to_vec(), HOUR),
+        ([&keep[..], &dropped].concat(), HOUR),
+        ([&keep[..], &put, &dropped].concat(), HOUR),
+        (keep.to_vec(), HOUR),
+    ];
+    for (before, later) in cases {
         let lua = Server::new();
-        for word in before {
-            let change = [word, "b1f", &minute, &ahead, "{}"];
-            match *word {
-                "put" => ask(&lua, BEGIN, &change),
-                _ => ask(&lua, BEGIN, &["drop", "b1f", &ahead]),
-            };
-        }
+        ask(&lua, BEGIN, &[&before[..], &["seen"]].concat());
         let older = lua.get("rules").unwrap().0;
-        let told = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, &made, "{\"a\":1}"]);
-        let heard = rule(&told);
-        assert!(heard.parse::<u64>().unwrap() > BEGIN + HOUR, "{before:?}: {heard}");
+        let (made, text) = rule(&reply(&lua, BEGIN, 0, &put));
+        assert!(made.parse::<u64>().unwrap() >= BEGIN + later, "{before:?}: {made}");
         lua.put("rules", older);
-        let again = reply(&lua, BEGIN, 0, &["keep", "b1f", &minute, &heard, "{\"a\":1}", "seen"]);
-        assert_eq!(rule(&again), heard, "{before:?}");
-        assert!(again.contains(&"{\"a\":1}".to_owned()), "{before:?}: {again:?}");
+        let again = reply(&lua, BEGIN, 0, &["keep", "b1f", &minute, &made, &text, "seen"]);
+        assert_eq!(rule(&again), (made, text), "{before:?}");
     }
+}
+
+/// So many can only be there after nodes have told two histories.
+#[test]
+fn a_rule_is_replaced_though_there_are_too_many() {
+    let lua = Server::new();
+    let (minute, made) = ((60 * SECOND).to_string(), BEGIN.to_string());
+    let names: Vec<String> = (0..1_001).map(|n| format!("b{n:x}")).collect();
+    let keep = names.iter().flat_map(|name| ["keep", &**name, &*minute, &*made, "{}"]);
+    assert_eq!(ask(&lua, BEGIN, &keep.collect::<Vec<_>>()).len(), 1_001);
+    assert_eq!(reply(&lua, BEGIN, 0, &["put", "o1f", &minute, "{}"]), ["full"]);
+    let told = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "{\"a\":1}"]);
+    assert!(told.contains(&"{\"a\":1}".to_owned()), "{}", told.len());
 }
 
 /// It knows the rules, and not what the process before it has done.
@@ -496,7 +542,7 @@ fn a_store_that_has_lost_its_rules_says_so_to_a_node_that_took_over_an_older_cou
     let lua = Server::new();
     let minute = (60 * SECOND).to_string();
     let first = reply(&lua, BEGIN, 0, &["reset", "1f"]);
-    let known = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "1", "{}", "reset", "2f"]);
+    let known = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "{}", "reset", "2f"]);
     let ask = |changes: &[&str]| {
         lua.set_time(BEGIN + SECOND);
         let words = [&[&*known[0], &*known[1], "n", "-", &*known[0], &*first[0]], changes].concat();

@@ -1,6 +1,7 @@
 //! `run --upgrade` with a shared store: the store counts for both processes, and requests in flight, which each node counts by
 //! itself, go over. So do estimate limits, which each node counts too.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -215,8 +216,8 @@ limits_of_this_proxy: {{ drain: 300ms, finish: 20s }}
     assert_eq!(redis.ask::<u32>(&["HLEN", "tollgate:{bans}:of"]), 1, "{}", old.log());
 }
 
-/// What the switch meets counts once: the successor is told of a denial, and finds it in no cell; and so of an estimate limit that is
-/// charged while it waits for the store.
+/// What the switch meets counts once: the successor is told of a denial, and finds it neither in a cell nor in what the process counted
+/// for itself; and so of an estimate limit that is charged while it waits for the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_switch_meets_counts_once() {
     const PAGES: usize = 50;
@@ -226,20 +227,24 @@ async fn what_the_switch_meets_counts_once() {
     let policy = |port: u16| {
         let store = format!("url: \"redis://127.0.0.1:{port}\", timeout: 2s");
         let policy = two_limits(origin.address, &store, PAGES, "rate: 1000/10d");
-        let penalty = "rate: 5/10d, scope: fleet, penalty: { after: 1000, within: 1h, ban: 1h }";
-        let logins = format!(
-            "  logins: {{ tier: exact, {penalty}, key: header:x-key, missing_key: deny }}
+        let of_keys = "rate: 5/10d, key: header:x-key, missing_key: deny";
+        let penalty = "penalty: { after: 1000, within: 1h, ban: 1h }";
+        let limits = format!(
+            "  logins: {{ tier: exact, {of_keys}, {penalty}, scope: fleet }}
+  signups: {{ tier: exact, {of_keys}, {penalty} }}
 routes:
-  - {{ name: logins, match: {{ path: /logins }}, limits: [logins] }}"
+  - {{ name: logins, match: {{ path: /logins }}, limits: [logins] }}
+  - {{ name: signups, match: {{ path: /signups }}, limits: [signups] }}"
         );
-        policy.replace("routes:", &logins)
+        policy.replace("routes:", &limits)
     };
     let old = Gate::start(&policy(distant)).await;
     let other = Gate::start(&policy(redis.port)).await;
     all_meet(&[&old, &other], 2).await;
     let mut before = OldConnections::open(old.port, 40).await;
-    assert_eq!(before.admitted("/logins", 1, 11).await, 5);
-    let mut denials = 6_u32;
+    for path in ["/logins", "/signups"] {
+        assert_eq!(before.admitted(path, 1, 11).await, 5);
+    }
     let mut new = waiting_successor(&old).await;
     // The switch waits for the store, which is far away from now on.
     delay.store(300, Ordering::Relaxed);
@@ -250,14 +255,18 @@ routes:
         writers.spawn(async move { (key, asking.await) });
     }
     // So many that some are being judged in every moment of the switch.
-    for _ in 0..20 {
-        deniers.spawn(ask_until(Arc::clone(&over), old.port, "/logins", 1));
+    for path in ["/logins", "/signups"] {
+        for _ in 0..10 {
+            let asking = ask_until(Arc::clone(&over), old.port, path, 1);
+            deniers.spawn(async move { (path, asking.await) });
+        }
     }
     hand_over(&old, &mut new).await;
     over.store(true, Ordering::Relaxed);
-    for (admitted, refused) in deniers.join_all().await {
+    let mut denials = HashMap::from([("/logins", 6), ("/signups", 6)]);
+    for (path, (admitted, refused)) in deniers.join_all().await {
         assert_eq!(admitted, 0);
-        denials += refused;
+        *denials.get_mut(path).unwrap() += refused;
     }
     delay.store(0, Ordering::Relaxed);
     for (key, (written, refused)) in writers.join_all().await {
@@ -266,14 +275,21 @@ routes:
         assert_eq!(admitted(&new, key, PAGES).await, left, "of key {key}: {}", new.log());
     }
     all_know(&[&new, &other]).await;
-    let mut kept = None;
+    bans_at_last(&other, "logins", denials["/logins"]).await;
+    bans_at_last(&new, "signups", denials["/signups"]).await;
+}
+
+/// After so many denials of key 1, the one that is the thousandth bans it.
+async fn bans_at_last(gate: &Gate, limit: &str, denials: u32) {
+    let (mut kept, path) = (None, format!("/{limit}"));
     for _ in denials + 1..1_000 {
-        assert_eq!(ask_at(other.port, "/logins", 1, &mut kept).await, Ok(false));
+        assert_eq!(ask_at(gate.port, &path, 1, &mut kept).await, Ok(false));
     }
-    let bans = async || metric(&other.metrics().await, "tollgate_bans_total{limit=\"logins\"}");
-    assert_eq!(bans().await, 0.0, "{denials} at the switch: {}", other.log());
-    assert_eq!(ask_at(other.port, "/logins", 1, &mut kept).await, Ok(false));
-    assert_eq!(bans().await, 1.0, "{denials} at the switch: {}", other.log());
+    let series = format!("tollgate_bans_total{{limit=\"{limit}\"}}");
+    let bans = async || metric(&gate.metrics().await, &series);
+    assert_eq!(bans().await, 0.0, "{limit}, {denials} at the switch: {}", gate.log());
+    assert_eq!(ask_at(gate.port, &path, 1, &mut kept).await, Ok(false));
+    assert_eq!(bans().await, 1.0, "{limit}, {denials} at the switch: {}", gate.log());
 }
 
 /// Asks again and again until it is over. How many requests were admitted and refused.

@@ -166,7 +166,7 @@ impl AdminApi {
             changes: Arc::clone(&self.changes),
             audit: Arc::clone(&self.audit),
             operator: operator.clone(),
-            told: vec![RuleChange::Drop { key: rule.key, is_ban }],
+            told: vec![RuleChange::Drop { key: rule.key, is_ban, is_known: true }],
             reset: None,
             entry: MadeChange::entry(
                 kind,
@@ -223,9 +223,12 @@ impl AdminApi {
             }
             (ChangeKind::Reset, ..) => vec![RuleChange::Reset(cell.key)],
             (ChangeKind::Unban, ..) => {
-                vec![RuleChange::Drop { key: cell.key, is_ban: true }, RuleChange::Lift(cell.key)]
+                let is_its_ban = |rule: &KeyRule| rule.key == cell.key && rule.ruling.is_ban();
+                let is_known = self.engine.key_rules().iter().any(is_its_ban);
+                let end = RuleChange::Drop { key: cell.key, is_ban: true, is_known };
+                vec![end, RuleChange::Lift(cell.key)]
             }
-            _ => vec![RuleChange::Drop { key: cell.key, is_ban: false }],
+            _ => vec![RuleChange::Drop { key: cell.key, is_ban: false, is_known: true }],
         };
         Ok(Change { live: Arc::clone(&live), limit, cell, reason, changes, kind, detail, until })
     }

@@ -1,9 +1,10 @@
 -- Keeps the rules that operators make for keys, and tells nodes what has changed.
 --
--- KEYS[1]        a hash: the field `version`, the time of the latest change, `mark`, a random text of it, `ruled`, the version at
---                which rules changed last, and for each rule a field, whose value is the time at which the rule ends, that at which
---                it was made, each with a blank behind it, and a text of the nodes; and for each rule that is `gone`, a field `g` and
---                its field, whose value is the time at which it was removed, and ` -` if this store did not have it
+-- KEYS[1]        a hash: the field `version`, the time of the latest change; `mark`, a random text of it; `ruled`, the version
+--                at which rules changed last; for each rule a field, whose value is the time at which the rule ends, that at
+--                which it was made, each with a blank behind it, and a text of the nodes; and for each rule that is `gone`, a
+--                field `g` and its field, whose value is the time at which it was removed, and ` -` if neither this store nor
+--                the node that removed it knew the rule: of those fewer are remembered, until a node tells that it knew it
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
@@ -14,8 +15,9 @@
 -- ARGV[6]        the change up to which it has done what is to be done once: not more than the version, and less if it took over
 --                what another process counted
 -- ARGV           then changes:
---                  put field span made text   adds a rule that lasts for `span`, or replaces it; it is made later than what it replaces
---                  drop field made            removes it, also for nodes that tell it later
+--                  put field span text        adds a rule that lasts for `span`, or replaces it; it is made now
+--                  drop field known           removes it, also for nodes that tell it later. `known`: the node knows the rule,
+--                                             or an operator named it; `-`: an unban of a key, which may have none
 --                  reset key                  all nodes forget what the key has spent
 --                  lift key                   all nodes and this store forget the ban of the key
 --                or what a node knows from another history of the store, of which the later counts:
@@ -25,19 +27,21 @@
 --                  seen                       nothing, except that the version exceeds the one that the node knows
 -- returns        the version, its mark and the time; then, if rules have changed since the version that the node knows, or it wants
 --                all: `rules`, and for each rule `rule`, its field, the rest of its span, when it was made, its text; and for each
---                thing to do that this history heard of since the change up to which it has done all `do`, the version at which it did, its number, word,
---                key; and if things to do before a version are not kept any more, which the node may have missed, `missed`, the
---                version
+--                thing to do that this history heard of since the change up to which the node has done all `do`, the version at
+--                which it heard of it, its number, word, key; and if things to do before a version are not kept any more, which the
+--                node may have missed, `missed`, the version
 --
--- Times are in microseconds since the epoch, spans in microseconds. They do not go back, also in a store that has lost
--- everything (common.lua): so each change has a higher version than all changes that nodes have heard of before. With
--- more than 1,000 rules a `put` changes nothing, and the reply is the word `full`. If what the node knows is not in the history
--- of this store, the store has lost data or is another one: nothing changes, and the reply is the word `lost`, except to `keep`,
--- `gone`, `again` and `seen`, by which a node tells it. A version that no clock can have told is such a one, and is not exceeded:
--- the node finds the time in the reply, and drops what is later.
+-- Times are in microseconds since the epoch, spans in microseconds. All times are those of stores, never of the clocks of nodes:
+-- so nodes agree which of two changes is later. They do not go back, also in a store that has lost everything (common.lua): so each
+-- change has a higher version than all changes that nodes have heard of before. A `put` of one rule more than 1,000 changes nothing,
+-- and the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
+-- another one: nothing changes, and the reply is the word `lost`, except to `keep`, `gone`, `again` and `seen`, by which a node
+-- tells it. A version that no clock can have told is such a one, and is not exceeded: the node finds the time in the reply, and
+-- drops what is later.
 --
--- Example: `7 a1 b2 - 7 7 drop o4711 6` on a store of version 7 with the mark a1 removes one rule; the reply is the version, `b2`, the
--- time, then all rules that are left. Fields that no node writes are left out; with thousands of them the reply is `foreign`.
+-- Example: `7 a1 b2 - 7 7 drop o4711 known` on a store of version 7 with the mark a1 removes one rule; the reply is the version,
+-- `b2`, the time, then all rules that are left. Fields that no node writes are left out; with thousands of them the reply is
+-- `foreign`.
 
 local call, ARGV, KEYS = redis.call, ARGV, KEYS
 local format, match, sub, max, min =
@@ -45,13 +49,13 @@ local format, match, sub, max, min =
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_GONE = 1000 -- as many as a node tells
-local MAX_GONE_UNKNOWN = 100 -- each unban is one of these, also of a ban that was no rule
+local MAX_GONE_UNKNOWN = 100 -- each unban of a key without a rule is one of these
 local MAX_EVENTS = 2000 -- marks, and things to do
 local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
 local MAX_TEXT = 8192 -- bytes
 local MAX_MARK = 32 -- bytes of a mark and of a version
-local LENGTHS = { put = 5, keep = 5, drop = 3, gone = 3, again = 4, seen = 1 }
+local LENGTHS = { put = 4, keep = 5, drop = 3, gone = 3, again = 4, seen = 1 }
 local RULINGS = { put = true, keep = true, gone = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
@@ -75,7 +79,7 @@ local first = ARGV[7]
 local is_merge = MERGES[first]
 local is_possible = known - now <= MAX_AHEAD
 
--- When a rule was removed, as nodes have told this history; -1: never. And whether this store did not have it.
+-- When a rule was removed, as nodes have told this history; -1: never. And whether nobody knew it.
 local function gone_at(name)
   local field = 'g' .. name
   if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
@@ -84,10 +88,13 @@ local function gone_at(name)
   return at <= now + MAX_AHEAD and at or -1, unknown == ' -'
 end
 
+local made_at = {} -- when each rule in force was made
 local gone, gone_unknown = {}, {} -- when each was removed that is remembered
+
+-- The rules in force; and whether others have ended by this clock, which may be ahead of those of nodes.
 local function all()
-  local rules = {}
-  gone, gone_unknown = {}, {}
+  local rules, has_ended = {}, false
+  made_at, gone, gone_unknown = {}, {}, {}
   for _, field in ipairs(call('HKEYS', KEYS[1])) do
     if match(field, '^g[bo]%x+$') then
       -- No rule lasts so long that a node could still tell it.
@@ -107,13 +114,15 @@ local function all()
       if tonumber(till) > now then
         made = tonumber(made)
         if made > now + MAX_AHEAD then made = 0 end
+        made_at[field] = made
         rules[#rules + 1] = { field = field, left = tonumber(till) - now, made = made, text = text }
       elseif first then
         call('HDEL', KEYS[1], field)
+        has_ended = true
       end
     end
   end
-  return rules
+  return rules, has_ended
 end
 
 -- The oldest change that is kept; zero: all are.
@@ -150,6 +159,18 @@ local function record(number, word, key)
   expire_bans({ KEYS[3], KEYS[4], KEYS[5] }, now)
 end
 
+local function set_rule(name, span, made, text)
+  local times = format('%.0f %.0f ', now + tonumber(span), made)
+  call('HSET', KEYS[1], name, times .. text)
+  call('HDEL', KEYS[1], 'g' .. name)
+  made_at[name], gone[name], gone_unknown[name] = made, nil, nil
+end
+
+local function remove_rule(name)
+  call('HDEL', KEYS[1], name)
+  made_at[name] = nil
+end
+
 -- A node that was away may tell the rule later.
 local function remember_gone(name, at, is_unknown)
   local before, was_unknown = gone_at(name)
@@ -176,20 +197,19 @@ end
 
 if not is_merge and not is_known() then return { 'lost' } end
 if first then
-  local made_at, count = {}, 0
-  for _, rule in ipairs(all()) do
-    made_at[rule.field] = rule.made
-    count = count + 1
-  end
-  local has_put, has_ruled, n = false, false, 7
+  local rules, has_ruled = all()
+  local count, bound, n = #rules, MAX_MERGED, 7
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
-    if (word == 'put' or word == 'keep') and not made_at[name] then count = count + 1 end
-    has_put = has_put or word == 'put'
-    has_ruled = has_ruled or RULINGS[word] or word == 'drop' and made_at[name]
+    if (word == 'put' or word == 'keep') and not made_at[name] then
+      count = count + 1
+      if word == 'put' then bound = MAX_RULES end
+    end
+    local is_ended = word == 'drop' and (made_at[name] or ARGV[n + 2] == 'known')
+    has_ruled = has_ruled or RULINGS[word] or is_ended
     n = n + (LENGTHS[word] or 2)
   end
-  if has_put and count > MAX_RULES or count > MAX_MERGED then return { 'full' } end
+  if count > bound then return { 'full' } end
   version = max(version + 1, is_possible and known + 1 or 0, time.told + 1, now)
   mark = ARGV[3]
   -- What is later was written by no node, or by one that was told a wrong time.
@@ -201,27 +221,22 @@ if first then
   n = 7
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
-    if word == 'put' or word == 'keep' then
+    if word == 'put' then
+      -- Later than what it replaces, also if the clock of a store was ahead that another one followed.
+      local made = max(now, (made_at[name] or 0) + 1, gone_at(name) + 1)
+      set_rule(name, ARGV[n + 2], made, ARGV[n + 3])
+    elseif word == 'keep' then
       local made = tonumber(ARGV[n + 3])
-      local gone_before = gone_at(name)
-      -- Whatever the clocks of nodes say: nodes tell it again with the time that they hear.
-      if word == 'put' then made = max(made, (made_at[name] or 0) + 1, gone_before + 1) end
-      if word == 'put' or (made_at[name] or -1) < made then
-        local till = format('%.0f %.0f ', now + tonumber(ARGV[n + 2]), made)
-        if gone_before <= made then
-          call('HSET', KEYS[1], name, till .. ARGV[n + 4])
-          call('HDEL', KEYS[1], 'g' .. name)
-          gone[name], gone_unknown[name] = nil, nil
-        end
+      if (made_at[name] or -1) < made and gone_at(name) <= made then
+        set_rule(name, ARGV[n + 2], made, ARGV[n + 4])
       end
     elseif word == 'drop' then
-      call('HDEL', KEYS[1], name)
-      -- Later than the rule, whatever the clocks of their nodes say. A store that has lost the rule remembers that it is gone.
       local made = made_at[name]
-      remember_gone(name, max(tonumber(ARGV[n + 2]), (made or 0) + 1, now), not made)
+      remove_rule(name)
+      remember_gone(name, max(now, (made or now) + 1), not made and ARGV[n + 2] ~= 'known')
     elseif word == 'gone' then
       local at = tonumber(ARGV[n + 2])
-      if (made_at[name] or now) < at then call('HDEL', KEYS[1], name) end
+      if (made_at[name] or now) < at then remove_rule(name) end
       remember_gone(name, at)
     elseif word == 'reset' or word == 'lift' then
       record(format('%.0f', version), word, name)
@@ -246,7 +261,8 @@ if first or call('HLEN', KEYS[1]) > 3 then keep_time(KEYS[6], time) end
 local ruled = tonumber(match(call('HGET', KEYS[1], 'ruled') or '', '^%d+$') or version)
 if ARGV[4] == 'all' or is_new and (known < ruled or known > version or ruled > version) then
   reply[#reply + 1] = 'rules'
-  for _, rule in ipairs(all()) do
+  local rules = all()
+  for _, rule in ipairs(rules) do
     local times = { left = format('%.0f', rule.left), made = format('%.0f', rule.made) }
     for _, value in ipairs({ 'rule', rule.field, times.left, times.made, rule.text }) do
       reply[#reply + 1] = value

@@ -38,7 +38,7 @@ pub const MAX_KEY_RULES: usize = 1_000;
 /// A change that a node tells the store.
 #[derive(Clone, Debug)]
 pub enum RuleChange {
-    /// Adds a rule, or replaces the one for the same key.
+    /// Adds a rule, or replaces the one for the same key. The store says when it was made.
     Put(KeyRule),
     /// Adds a rule, or replaces one that was made before it: after the store has lost its rules.
     Keep(KeyRule),
@@ -48,7 +48,7 @@ pub enum RuleChange {
         key: KeyHash,
         /// Whether it is the ban.
         is_ban: bool,
-        /// When it was ended, as far as this node knows.
+        /// When it was ended at the latest, by the store.
         at: Nanos,
     },
     /// Ends the ban or the override of a key.
@@ -57,6 +57,8 @@ pub enum RuleChange {
         key: KeyHash,
         /// Whether it is the ban.
         is_ban: bool,
+        /// Whether this node knows the rule, or an operator named it. Otherwise an unban of a key, which may have none.
+        is_known: bool,
     },
     /// All nodes forget what the key has spent.
     Reset(KeyHash),
@@ -231,19 +233,21 @@ impl RuleChange {
         let mut push = |words: &[&str]| arguments.extend(words.iter().map(|word| (*word).into()));
         match self {
             Self::Put(rule) | Self::Keep(rule) => {
-                let word = if matches!(self, Self::Put(_)) { "put" } else { "keep" };
                 let span = rule.until.saturating_sub(date).get() / MICROSECOND.get();
-                let field = field(rule.key, rule.ruling.is_ban());
-                let made = rule.made_at.get() / MICROSECOND.get();
-                push(&[word, &field, &span.to_string(), &made.to_string(), &text_of(rule)]);
+                let (field, span) = (field(rule.key, rule.ruling.is_ban()), span.to_string());
+                let made = (rule.made_at.get() / MICROSECOND.get()).to_string();
+                match self {
+                    Self::Put(_) => push(&["put", &field, &span, &text_of(rule)]),
+                    _ => push(&["keep", &field, &span, &made, &text_of(rule)]),
+                }
             }
             Self::Gone { key, is_ban, at } => {
                 let at = at.get() / MICROSECOND.get();
                 push(&["gone", &field(*key, *is_ban), &at.to_string()]);
             }
-            Self::Drop { key, is_ban } => {
-                let at = date.get() / MICROSECOND.get();
-                push(&["drop", &field(*key, *is_ban), &at.to_string()]);
+            Self::Drop { key, is_ban, is_known } => {
+                let known = if *is_known { "known" } else { "-" };
+                push(&["drop", &field(*key, *is_ban), known]);
             }
             Self::Reset(key) => push(&["reset", &key.to_string()]),
             Self::Lift(key) => push(&["lift", &key.to_string()]),
@@ -271,9 +275,8 @@ fn text_of(rule: &KeyRule) -> String {
             json!({ "count": rate.count(), "period_ns": rate.period().get(), "burst": burst })
         }
     };
-    let made_at = rule.made_at.get();
-    let text = json!({ "limit": &*rule.limit, "ruling": ruling, "by": &*rule.by, "reason": &*rule.reason, "made_at_ns": made_at })
-        .to_string();
+    let (limit, by, reason) = (&*rule.limit, &*rule.by, &*rule.reason);
+    let text = json!({ "limit": limit, "ruling": ruling, "by": by, "reason": reason }).to_string();
     // In ASCII, so that the script can leave out what is no text.
     let mut ascii = String::with_capacity(text.len());
     for c in text.chars() {
@@ -316,8 +319,7 @@ fn rule_of([field, left, made, text]: [&str; 4], date: Nanos) -> Option<KeyRule>
         key,
         ruling,
         until: date.saturating_add(micros(left)?),
-        // The store has it later than what it replaced, which a clock that was ahead may have made.
-        made_at: Nanos::new(value["made_at_ns"].as_u64()?).max(micros(made)?),
+        made_at: micros(made)?,
         by: words("by")?,
         reason: words("reason")?,
     })
@@ -404,18 +406,15 @@ mod tests {
             let written = rule(ruling);
             let mut words = Vec::new();
             RuleChange::Put(written.clone()).write(&mut words, date);
-            let [put, field, span, made, text] = &words[..] else { panic!("{words:?}") };
-            assert_eq!(
-                (put.as_str(), span.as_str(), made.as_str()),
-                ("put", "60000000", "999000000")
-            );
-            let read = |made: &str| {
-                let reply = ["8", "m", "9", "rules", "rule", field, span, made, text];
-                parse_news(&reply.map(str::to_owned), question(&known(), date)).unwrap().rules
-            };
-            assert_eq!(read(made), Some(vec![written.clone()]));
-            let later = KeyRule { made_at: Nanos::from_secs(1_003), ..written };
-            assert_eq!(read("1003000000"), Some(vec![later]), "as the store has it");
+            RuleChange::Keep(written.clone()).write(&mut words, date);
+            let (put, keep) = words.split_at(4);
+            let [put, field, span, text] = put else { panic!("{words:?}") };
+            let made = "999000000";
+            assert_eq!((&**put, &**span), ("put", "60000000"));
+            assert_eq!(keep, ["keep", field, span, made, text]);
+            let reply = ["8", "m", "9", "rules", "rule", field, span, made, text];
+            let read = parse_news(&reply.map(str::to_owned), question(&known(), date)).unwrap();
+            assert_eq!(read.rules, Some(vec![written]));
         }
     }
 

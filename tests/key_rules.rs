@@ -53,6 +53,7 @@ impl Bench {
             ruling,
             until: self.date().saturating_add(Nanos::from_secs(seconds)),
             made_at: self.date(),
+            version: None,
             by: Arc::from("test"),
             reason: Arc::from("test"),
         }

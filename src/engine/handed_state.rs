@@ -91,13 +91,12 @@ impl EngineSource {
         let made_changes = engine.heard_changes();
         engine.fleet().tentative.begin_switch();
         let denials = generation.denial_numbers();
-        let is_denial = |cell: &MovedCell| denials.contains(&cell.limit());
+        let is_denial = |limit| denials.contains(&limit);
         // From now on the successor is told of denials, so those before are copied at once, and not again below.
         let mut cells = engine.succession.begin_switch(|| {
             self.save_bans(false, sink);
-            if denials.is_empty() { Vec::new() } else { engine.confirm.moved_cells() }
+            engine.confirm.moved_cells(is_denial)
         });
-        cells.retain(is_denial);
         self.save_quotas(sink);
         for (limit, counts) in generation.in_flight_counts() {
             engine.hand_over_in_flight(limit, &counts, sink);
@@ -118,7 +117,7 @@ impl EngineSource {
         };
         sink.add(FrameKind::Fleet, 0, &encoded(&fleet));
         let limits = generation.estimate_numbers();
-        cells.extend(engine.settled_cells().into_iter().filter(|cell| !is_denial(cell)));
+        cells.extend(engine.settled_cells().into_iter().filter(|cell| !is_denial(cell.limit())));
         for cells in cells.chunks(FRAME_RECORDS) {
             let record = ConfirmRecord { limits: limits.clone(), cells: cells.to_vec() };
             sink.add(FrameKind::Confirm, 0, &encoded(&record));
@@ -233,7 +232,7 @@ impl Engine {
     fn settled_cells(&self) -> Vec<MovedCell> {
         // Before the cells: what is settled meanwhile is in them or not, but never too much.
         let tentative = self.fleet().tentative.leave_out();
-        let mut cells = self.confirm.moved_cells();
+        let mut cells = self.confirm.moved_cells(|_| true);
         for cell in cells.iter_mut().filter(|_| !tentative.is_empty()) {
             if let Some(units) = tentative.get(&cell.key()) {
                 *cell = cell.clone().without(*units);

@@ -125,6 +125,7 @@ impl RuleRecord {
             ruling,
             until: self.until,
             made_at: self.made_at,
+            version: None,
             by: self.by.into(),
             reason: self.reason.into(),
         })

@@ -27,12 +27,13 @@ pub struct MovedCell {
 }
 
 impl ConfirmTable {
-    /// All cells in use.
-    pub fn moved_cells(&self) -> Vec<MovedCell> {
+    /// All cells in use of limits with such numbers.
+    pub fn moved_cells(&self, is_wanted: impl Fn(u8) -> bool) -> Vec<MovedCell> {
         let mut cells = Vec::new();
         for set in &self.sets {
             let ways = set.lock();
-            cells.extend(ways.used().filter_map(|(limit, cell)| MovedCell::of(limit, cell)));
+            let used = ways.used().filter(|(limit, _)| is_wanted(*limit));
+            cells.extend(used.filter_map(|(limit, cell)| MovedCell::of(limit, cell)));
         }
         cells
     }
@@ -128,7 +129,7 @@ mod tests {
                 let _ = limit.charge(&old, key(n), 1, now);
             }
         }
-        let cells = old.moved_cells();
+        let cells = old.moved_cells(|_| true);
         assert_eq!(cells.len(), old.live_cells());
         let adopted = cells.iter().filter(|cell| new.adopt(cell)).count();
         assert_eq!((adopted, new.live_cells()), (cells.len(), cells.len()));

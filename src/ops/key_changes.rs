@@ -57,6 +57,8 @@ struct SharedRules {
     ended: VecDeque<EndedRule>,
     /// Resets and lifts that this node has made, the latest last. They are told to a store that has lost them.
     made: VecDeque<RuleEvent>,
+    /// Whether it may not know all rules.
+    wants_all: bool,
     /// Whether a store has answered this process.
     has_answer: bool,
     /// Whether this node had taken over what a process counted that had made less, when it asked last.
@@ -73,8 +75,8 @@ struct SharedRules {
 struct EndedRule {
     key: KeyHash,
     is_ban: bool,
-    /// The time of the store that told it first; later than the rule.
-    at: Nanos,
+    /// The version at which this node heard of it; later than the rule.
+    at: u64,
 }
 
 impl EndedRule {
@@ -111,8 +113,8 @@ impl SharedRules {
         }
     }
 
-    /// Remembers rules that were in force and are not any more, as a store has told at this time.
-    fn remember_ended(&mut self, before: &[KeyRule], now: &[KeyRule], date: Nanos, time: u64) {
+    /// Remembers rules that were in force and are not any more at this version.
+    fn remember_ended(&mut self, before: &[KeyRule], now: &[KeyRule], date: Nanos, version: u64) {
         let same = |a: &KeyRule, b: &KeyRule| a.replaces(b);
         self.ended.retain(|ended| {
             !now.iter().any(|rule| rule.key == ended.key && rule.ruling.is_ban() == ended.is_ban)
@@ -121,10 +123,9 @@ impl SharedRules {
             |rule: &&KeyRule| rule.until > date && !now.iter().any(|other| same(rule, other));
         for rule in before.iter().filter(is_ended) {
             let (key, is_ban) = (rule.key, rule.ruling.is_ban());
-            // Not by this node's clock: the rule that follows may be made by then, and counts. Later than the rule, also if another
-            // store, whose clock was ahead, took it.
-            let told = MICROSECOND.saturating_mul(time);
-            let at = told.max(rule.made_at.saturating_add(MICROSECOND));
+            // Not by a clock: the rule that follows has a later version. Later than the rule, also if another store took it, whose
+            // clock was ahead.
+            let at = version.max(rule.version.map_or(0, |made| made.saturating_add(1)));
             self.ended.push_back(EndedRule { key, is_ban, at });
         }
         while self.ended.len() > MAX_ENDED {
@@ -232,7 +233,7 @@ impl KeyChanges {
     ) -> Result<RuleNews, RuleChangeError> {
         let now = self.engine.now();
         let date = self.engine.date(now);
-        let wants_all = shared.is_out_of_step(date, now.mono);
+        let wants_all = shared.wants_all || shared.is_out_of_step(date, now.mono);
         // A process whose counts this one took over may have made less than this one has heard of.
         shared.times_set = self.engine.times_changes_were_set();
         let (known, heard) = (&shared.version, self.engine.heard_changes());
@@ -287,17 +288,22 @@ impl KeyChanges {
                 return false;
             }
             shared.made.retain(|event| event.number <= time);
+            shared.ended.retain(|ended| ended.at <= time);
             shared.version = RulesVersion::default();
             shared.has_answer = true;
             return false;
         }
         let is_first = !std::mem::replace(&mut shared.has_answer, true);
         shared.version = version;
+        // The end of a ban is told with the rules, unless the store had lost it: then this node may have it still.
+        shared.wants_all =
+            rules.is_none() && once.iter().any(|(at, event)| self.has_lifted(*at, *event));
         if let Some(rules) = rules {
             let now = self.engine.now();
             let date = self.engine.date(now);
             shared.date_offset = Some(date.saturating_sub(now.mono).get());
-            shared.remember_ended(&self.engine.key_rules(), &rules, date, time);
+            let number = shared.version.number();
+            shared.remember_ended(&self.engine.key_rules(), &rules, date, number);
             self.publish(rules);
         }
         if let Some(change) = missed_before {
@@ -327,6 +333,16 @@ impl KeyChanges {
             self.engine.bans().vouch_unshared(heard_now, &reset_keys);
         }
         true
+    }
+
+    /// Whether this node has a ban of an operator that was lifted at this version.
+    fn has_lifted(&self, at: u64, event: RuleEvent) -> bool {
+        let is_lifted = |rule: &KeyRule| {
+            rule.key == event.key
+                && rule.ruling.is_ban()
+                && rule.version.is_some_and(|made| made < at)
+        };
+        event.is_lift && self.engine.key_rules().iter().any(is_lifted)
     }
 
     fn make_alone(&self, changes: &[RuleChange]) -> Result<(), RuleChangeError> {
@@ -435,6 +451,7 @@ mod tests {
             ruling: Ruling::Deny,
             until,
             made_at: Nanos::ZERO,
+            version: None,
             by: Arc::from("me"),
             reason: Arc::from("a test"),
         }
@@ -456,17 +473,11 @@ mod tests {
 
     #[test]
     fn a_rule_ends_later_than_it_was_made_whatever_the_clocks_say() {
-        // This node's clock is an hour ahead.
-        let (told, ahead) = (Nanos::from_secs(1_000), Nanos::from_secs(4_600));
-        let time = told.get() / MICROSECOND.get();
-        let just_after = |made_at: Nanos| made_at.saturating_add(MICROSECOND);
-        for (made_at, at) in
-            [(ahead, just_after(ahead)), (told, just_after(told)), (Nanos::ZERO, told)]
-        {
-            let ended = KeyRule { made_at, ..rule(Nanos::from_secs(9_000)) };
+        for (made, at) in [(Some(9), 10), (Some(4), 7), (None, 7)] {
+            let ended = KeyRule { version: made, ..rule(Nanos::from_secs(9_000)) };
             let mut shared = SharedRules::default();
-            shared.remember_ended(&[ended], &[], ahead, time);
-            assert_eq!(shared.ended[0].at, at, "made at {made_at:?}");
+            shared.remember_ended(&[ended], &[], Nanos::from_secs(1_000), 7);
+            assert_eq!(shared.ended[0].at, at, "made at {made:?}");
         }
     }
 }

@@ -27,6 +27,9 @@ pub struct KeyRule {
     pub until: Nanos,
     /// The date at which it was made.
     pub made_at: Nanos,
+    /// The version at which the shared store took it (`key_rules.lua`), by which nodes agree which of two is later. `None`: no store
+    /// has told it.
+    pub version: Option<u64>,
     /// Who made it.
     pub by: Arc<str>,
     /// Why.

@@ -87,6 +87,7 @@ fn rules_of_operators_come_back_until_their_end() {
         ruling,
         until: date.saturating_add(Nanos::from_secs(hours * 3_600)),
         made_at: date,
+        version: None,
         by: Arc::from("test"),
         reason: Arc::from("test"),
     };

@@ -422,6 +422,7 @@ fn hand_over_after(policy: &str, saves: u32) {
         ruling: Ruling::Ban,
         until: EPOCH.saturating_add(Nanos::from_secs(1_000)),
         made_at: EPOCH,
+        version: None,
         by: "a test".into(),
         reason: "something to be saved".into(),
     }]));

@@ -328,6 +328,47 @@ async fn what_others_write_into_the_rules_stops_neither_changes_nor_requests() {
     assert_eq!(status(&a, "k1").await, 200);
 }
 
+/// Another program has removed it. A node that began since does not know the ban, and lifts it on the others.
+#[tokio::test]
+async fn an_unban_at_any_node_ends_a_ban_that_the_store_has_lost() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let store = format!("url: \"{}\"", redis.url());
+    let a = node(&origin, &store).await;
+    for is_known in [true, false] {
+        change(&a, "/keys/ban", json!({ "for": "1h" })).await;
+        let fields: Vec<String> = redis.ask(&["HKEYS", "tollgate:{bans}:rules"]);
+        let field = fields.iter().find(|field| field.starts_with('b')).unwrap();
+        assert_eq!(redis.ask::<u32>(&["HDEL", "tollgate:{bans}:rules", field]), 1);
+        let b = node(&origin, &store).await;
+        has_rules(&b, 0).await;
+        assert_eq!(status(&a, "k1").await, 429);
+        change(if is_known { &a } else { &b }, "/keys/unban", json!({})).await;
+        has_rules(&a, 0).await;
+        assert_eq!(status(&a, "k1").await, 200, "{is_known}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_has_its_dates_by_the_clock_of_the_node_though_that_of_the_store_is_ahead() {
+    let _alone = crate::alone().await;
+    let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
+    let a = node(&origin, &format!("url: \"{}\"", redis.url())).await;
+    let hour = 3_600_000_000_u64;
+    let now = SystemClock::new().now().wall.get() / 1_000;
+    let _: String = redis.ask(&["SET", "tollgate:{bans}:time", &format!("{} {hour}", now + hour)]);
+    change(&a, "/keys/ban", json!({ "for": "5m" })).await;
+    assert_eq!(status(&a, "k1").await, 429);
+    let url = format!("http://127.0.0.1:{}/overrides", a.admin);
+    let answer = client().get(&url).bearer_auth(TOKEN).send().await.unwrap();
+    let answer: Value = serde_json::from_str(&answer.text().await.unwrap()).unwrap();
+    let rule = &answer["overrides"][0];
+    let [since, until] = ["since", "until"]
+        .map(|name| humantime::parse_rfc3339_weak(rule[name].as_str().unwrap()).unwrap());
+    let span = until.duration_since(since).unwrap().as_secs_f64();
+    assert!((299.0..301.0).contains(&span), "{rule}");
+}
+
 #[tokio::test]
 async fn a_change_that_the_store_makes_too_late_is_in_the_audit_log() {
     let _alone = crate::alone().await;

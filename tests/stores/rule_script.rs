@@ -438,30 +438,60 @@ fn rules_that_are_back_leave_room_for_those_that_are_gone() {
     assert_eq!(rules.keys().filter(|field| field.starts_with("gb")).count(), 950);
 }
 
-/// Each unban ends a rule, whether there was one or not.
+/// Each unban ends a rule, whether there was one or not; and so does each end of an override.
 #[test]
-fn unbans_of_keys_without_a_rule_have_no_rule_forgotten() {
+fn ends_of_rules_that_nobody_knows_have_no_rule_forgotten() {
+    let minute = (60 * SECOND).to_string();
+    for (flood, other) in [("b", "o"), ("o", "b")] {
+        let lua = Server::new();
+        let [known, lost, unknown] = ["1f", "2f", "3f"].map(|key| format!("{other}{key}"));
+        ask(&lua, BEGIN, &["put", &known, &minute, "{}"]);
+        // Of the others only nodes know that are away; and of the second the node that ends it.
+        let ends = [&*known, &lost].into_iter().flat_map(|name| ["drop", name, "known"]);
+        let ends: Vec<&str> = ends.chain(["drop", &unknown, "-"]).collect();
+        ask(&lua, BEGIN, &ends);
+        let ruled = || {
+            let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
+            (rules["ruled"].clone(), rules.len())
+        };
+        let (before, _) = ruled();
+        for n in 0..1_100 {
+            reply(&lua, BEGIN + SECOND, 0, &["drop", &format!("{flood}{n:x}"), "-"]);
+        }
+        let (after, fields) = ruled();
+        assert_eq!(after, before, "no node is told all rules for it");
+        assert!(fields < 110, "{fields}");
+        for name in [&known, &lost, &unknown] {
+            let made = BEGIN.to_string();
+            let kept = ask(&lua, BEGIN + SECOND, &["keep", name, &minute, &made, "{}"]);
+            assert_eq!(kept, [], "{name}");
+        }
+    }
+}
+
+/// Two nodes were away. The second tells it after many other ends.
+#[test]
+fn an_end_of_a_rule_that_a_node_turns_out_to_know_is_one_that_is_known() {
     let lua = Server::new();
     let (minute, made) = ((60 * SECOND).to_string(), BEGIN.to_string());
-    ask(&lua, BEGIN, &["put", "o1f", &minute, "{}"]);
-    // Of the second rule only nodes know that are away.
-    ask(&lua, BEGIN, &["drop", "o1f", "known", "drop", "o2f", "known"]);
-    let ruled = || {
-        let Some((Kept::Hash(rules), _)) = lua.get("rules") else { panic!() };
-        (rules["ruled"].clone(), rules.len())
-    };
-    let (before, _) = ruled();
-    for n in 0..1_100 {
-        let name = format!("b{n:x}");
-        reply(&lua, BEGIN + SECOND, 0, &["drop", &name, "-", "lift", &name[1..]]);
+    let keep = ["keep", "b1f", &minute, &made, "{}"];
+    ask(&lua, BEGIN + SECOND, &["drop", "b1f", "-"]);
+    assert_eq!(ask(&lua, BEGIN + SECOND, &keep), []);
+    for n in 0..200 {
+        reply(&lua, BEGIN + 2 * SECOND, 0, &["drop", &format!("b9{n:x}"), "-"]);
     }
-    let (after, fields) = ruled();
-    assert_eq!(after, before, "no node is told all rules for it");
-    assert!(fields < 110, "{fields}");
-    for name in ["o1f", "o2f"] {
-        let kept = ask(&lua, BEGIN + SECOND, &["keep", name, &minute, &made, "{}"]);
-        assert_eq!(kept, [], "{name}");
-    }
+    assert_eq!(ask(&lua, BEGIN + 2 * SECOND, &keep), []);
+}
+
+#[test]
+fn a_time_that_no_store_can_have_told_ends_and_replaces_no_rule() {
+    let lua = Server::new();
+    let minute = (60 * SECOND).to_string();
+    let far = (BEGIN + 21 * 366 * 24 * HOUR).to_string();
+    let made = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "{\"a\":1}"]);
+    ask(&lua, BEGIN, &["gone", "b1f", &far, "keep", "b1f", &minute, &far, "{}", "seen"]);
+    let told = reply(&lua, BEGIN, 0, &[]);
+    assert_eq!(told[3..], made[3..]);
 }
 
 /// The clock of the store jumps, or another program removes a rule: nodes have it still, and an unban ends it there.
@@ -528,10 +558,15 @@ fn a_rule_is_made_later_than_what_it_replaces() {
 fn a_rule_is_replaced_though_there_are_too_many() {
     let lua = Server::new();
     let (minute, made) = ((60 * SECOND).to_string(), BEGIN.to_string());
-    let names: Vec<String> = (0..1_001).map(|n| format!("b{n:x}")).collect();
+    let names: Vec<String> = (0..1_002).map(|n| format!("b{n:x}")).collect();
     let keep = names.iter().flat_map(|name| ["keep", &**name, &*minute, &*made, "{}"]);
-    assert_eq!(ask(&lua, BEGIN, &keep.collect::<Vec<_>>()).len(), 1_001);
+    assert_eq!(ask(&lua, BEGIN, &keep.collect::<Vec<_>>()).len(), 1_002);
     assert_eq!(reply(&lua, BEGIN, 0, &["put", "o1f", &minute, "{}"]), ["full"]);
+    let (later, short) = ((BEGIN + 1).to_string(), (SECOND / 2).to_string());
+    ask(&lua, BEGIN, &["keep", "b0", &short, &later, "{}"]);
+    let before = lua.get("rules").unwrap().0;
+    assert_eq!(reply(&lua, BEGIN + SECOND, 0, &["put", "o1f", &minute, "{}"]), ["full"]);
+    assert_eq!(lua.get("rules").unwrap().0, before, "also not what has ended");
     let told = reply(&lua, BEGIN, 0, &["put", "b1f", &minute, "{\"a\":1}"]);
     assert!(told.contains(&"{\"a\":1}".to_owned()), "{}", told.len());
 }

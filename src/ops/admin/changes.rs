@@ -22,7 +22,7 @@ use crate::http::is_no_text;
 use crate::ops::audit::{AuditEntry, ChangeKind};
 use crate::ops::key_changes::MAX_RULE_SPAN;
 use crate::ops::status::ReloadOutcome;
-use crate::policy::{Count, KeyRule, Limit, LimitIndex, Ruling};
+use crate::policy::{Count, KeyHash, KeyRule, Limit, LimitIndex, Ruling};
 use crate::proxy::Live;
 use crate::store::redis::RuleChange;
 
@@ -217,20 +217,24 @@ impl AdminApi {
                     ruling,
                     until,
                     made_at: date,
+                    version: None,
                     by: Arc::from(&*operator.by),
                     reason: Arc::from(&*reason),
                 })]
             }
             (ChangeKind::Reset, ..) => vec![RuleChange::Reset(cell.key)],
             (ChangeKind::Unban, ..) => {
-                let is_its_ban = |rule: &KeyRule| rule.key == cell.key && rule.ruling.is_ban();
-                let is_known = self.engine.key_rules().iter().any(is_its_ban);
-                let end = RuleChange::Drop { key: cell.key, is_ban: true, is_known };
-                vec![end, RuleChange::Lift(cell.key)]
+                vec![self.end_of_rule(cell.key, true), RuleChange::Lift(cell.key)]
             }
-            _ => vec![RuleChange::Drop { key: cell.key, is_ban: false, is_known: true }],
+            _ => vec![self.end_of_rule(cell.key, false)],
         };
         Ok(Change { live: Arc::clone(&live), limit, cell, reason, changes, kind, detail, until })
+    }
+
+    fn end_of_rule(&self, key: KeyHash, is_ban: bool) -> RuleChange {
+        let is_ended = |rule: &KeyRule| rule.key == key && rule.ruling.is_ban() == is_ban;
+        let is_known = self.engine.key_rules().iter().any(is_ended);
+        RuleChange::Drop { key, is_ban, is_known }
     }
 
     /// `GET /overrides`: the rules in force, the ones that end first before the others.

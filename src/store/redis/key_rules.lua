@@ -4,7 +4,7 @@
 --                at which rules changed last; for each rule a field, whose value is the time at which the rule ends, that at
 --                which it was made, each with a blank behind it, and a text of the nodes; and for each rule that is `gone`, a
 --                field `g` and its field, whose value is the time at which it was removed, and ` -` if neither this store nor
---                the node that removed it knew the rule: of those fewer are remembered, until a node tells that it knew it
+--                the node that removed it knew the rule: of those fewer are remembered, until a node tells that it knows it
 -- KEYS[2]        a sorted set by version: the mark of each change, `version at mark`, and what nodes have to do once,
 --                `number word key`, under the version at which this history heard of it
 -- KEYS[3..6]     the bans, and the latest time (bans.lua, common.lua)
@@ -15,9 +15,9 @@
 -- ARGV[6]        the change up to which it has done what is to be done once: not more than the version, and less if it took over
 --                what another process counted
 -- ARGV           then changes:
---                  put field span text        adds a rule that lasts for `span`, or replaces it; it is made now
---                  drop field known           removes it, also for nodes that tell it later. `known`: the node knows the rule,
---                                             or an operator named it; `-`: an unban of a key, which may have none
+--                  put field span text        adds a rule that lasts for `span`, or replaces it; it is made at this version
+--                  drop field known           removes it, also for nodes that tell it later. `known`: the node knows the rule;
+--                                             `-`: the key may have none
 --                  reset key                  all nodes forget what the key has spent
 --                  lift key                   all nodes and this store forget the ban of the key
 --                or what a node knows from another history of the store, of which the later counts:
@@ -31,8 +31,8 @@
 --                which it heard of it, its number, word, key; and if things to do before a version are not kept any more, which the
 --                node may have missed, `missed`, the version
 --
--- Times are in microseconds since the epoch, spans in microseconds. All times are those of stores, never of the clocks of nodes:
--- so nodes agree which of two changes is later. They do not go back, also in a store that has lost everything (common.lua): so each
+-- Times are in microseconds since the epoch, spans in microseconds. Rules are made and removed at versions, never by the clocks of
+-- nodes: so all agree which of two changes is later. Times do not go back, also in a store that has lost everything (common.lua): so each
 -- change has a higher version than all changes that nodes have heard of before. A `put` of one rule more than 1,000 changes nothing,
 -- and the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
 -- another one: nothing changes, and the reply is the word `lost`, except to `keep`, `gone`, `again` and `seen`, by which a node
@@ -49,7 +49,7 @@ local format, match, sub, max, min =
 local MAX_RULES = 1000
 local MAX_MERGED = 4000 -- nodes that tell their rules again must not be refused, and must not fill the store
 local MAX_GONE = 1000 -- as many as a node tells
-local MAX_GONE_UNKNOWN = 100 -- each unban of a key without a rule is one of these
+local MAX_GONE_UNKNOWN = 100 -- of bans, and as many of overrides: each end of a rule that a key has not is one of these
 local MAX_EVENTS = 2000 -- marks, and things to do
 local KEEP_CHANGE = 86400 * 1000000 -- how long a node may be away that has banned the key before
 local MAX_FORGIVEN = 32768 -- with so many keys, those without a ban are not kept: bans need the rest of the room (bans.lua)
@@ -60,7 +60,7 @@ local RULINGS = { put = true, keep = true, gone = true }
 local MERGES = { keep = true, gone = true, again = true, seen = true }
 
 delete_foreign({ 'hash', 'zset', 'zset', 'hash', 'zset', 'string' })
-if call('HLEN', KEYS[1]) > MAX_MERGED + MAX_GONE + MAX_GONE_UNKNOWN + 100 then return { 'foreign' } end
+if call('HLEN', KEYS[1]) > MAX_MERGED + MAX_GONE + 2 * MAX_GONE_UNKNOWN + 100 then return { 'foreign' } end
 for _, field in ipairs({ 'mark', 'version', 'ruled' }) do
   if call('HSTRLEN', KEYS[1], field) > MAX_MARK then call('HDEL', KEYS[1], field) end
 end
@@ -89,12 +89,12 @@ local function gone_at(name)
 end
 
 local made_at = {} -- when each rule in force was made
-local gone, gone_unknown = {}, {} -- when each was removed that is remembered
+local gone, gone_unknown = {}, { b = {}, o = {} } -- when each was removed that is remembered
 
--- The rules in force; and whether others have ended by this clock, which may be ahead of those of nodes.
+-- The rules in force; and the fields of those that have ended by this clock, which may be ahead of those of nodes.
 local function all()
-  local rules, has_ended = {}, false
-  made_at, gone, gone_unknown = {}, {}, {}
+  local rules, ended = {}, {}
+  made_at, gone, gone_unknown = {}, {}, { b = {}, o = {} }
   for _, field in ipairs(call('HKEYS', KEYS[1])) do
     if match(field, '^g[bo]%x+$') then
       -- No rule lasts so long that a node could still tell it.
@@ -102,7 +102,7 @@ local function all()
       if first and at < now - KEEP * 1000 then
         call('HDEL', KEYS[1], field)
       else
-        local list = is_unknown and gone_unknown or gone
+        local list = is_unknown and gone_unknown[sub(field, 2, 2)] or gone
         list[sub(field, 2)] = at
       end
     end
@@ -116,13 +116,18 @@ local function all()
         if made > now + MAX_AHEAD then made = 0 end
         made_at[field] = made
         rules[#rules + 1] = { field = field, left = tonumber(till) - now, made = made, text = text }
-      elseif first then
-        call('HDEL', KEYS[1], field)
-        has_ended = true
+      else
+        ended[#ended + 1] = field
       end
     end
   end
-  return rules, has_ended
+  return rules, ended
+end
+
+-- A time that a node tells; zero: no store can have told it.
+local function possible(text)
+  local at = tonumber(text) or 0
+  return at <= now + MAX_AHEAD and at or 0
 end
 
 -- The oldest change that is kept; zero: all are.
@@ -163,7 +168,7 @@ local function set_rule(name, span, made, text)
   local times = format('%.0f %.0f ', now + tonumber(span), made)
   call('HSET', KEYS[1], name, times .. text)
   call('HDEL', KEYS[1], 'g' .. name)
-  made_at[name], gone[name], gone_unknown[name] = made, nil, nil
+  made_at[name], gone[name], gone_unknown[sub(name, 1, 1)][name] = made, nil, nil
 end
 
 local function remove_rule(name)
@@ -177,8 +182,8 @@ local function remember_gone(name, at, is_unknown)
   if before >= at and (is_unknown or not was_unknown) then return end
   at = max(at, before)
   is_unknown = is_unknown and not gone[name]
-  local list = is_unknown and gone_unknown or gone
-  gone_unknown[name] = nil
+  local list = is_unknown and gone_unknown[sub(name, 1, 1)] or gone
+  gone_unknown[sub(name, 1, 1)][name] = nil
   list[name] = at
   call('HSET', KEYS[1], 'g' .. name, format(is_unknown and '%.0f -' or '%.0f', at))
 end
@@ -197,8 +202,9 @@ end
 
 if not is_merge and not is_known() then return { 'lost' } end
 if first then
-  local rules, has_ruled = all()
+  local rules, ended = all()
   local count, bound, n = #rules, MAX_MERGED, 7
+  local has_ruled = #ended > 0
   while n <= #ARGV do
     local word, name = ARGV[n], ARGV[n + 1]
     if (word == 'put' or word == 'keep') and not made_at[name] then
@@ -210,6 +216,7 @@ if first then
     n = n + (LENGTHS[word] or 2)
   end
   if count > bound then return { 'full' } end
+  for _, field in ipairs(ended) do call('HDEL', KEYS[1], field) end
   version = max(version + 1, is_possible and known + 1 or 0, time.told + 1, now)
   mark = ARGV[3]
   -- What is later was written by no node, or by one that was told a wrong time.
@@ -223,19 +230,21 @@ if first then
     local word, name = ARGV[n], ARGV[n + 1]
     if word == 'put' then
       -- Later than what it replaces, also if the clock of a store was ahead that another one followed.
-      local made = max(now, (made_at[name] or 0) + 1, gone_at(name) + 1)
+      local made = max(version, (made_at[name] or 0) + 1, gone_at(name) + 1)
       set_rule(name, ARGV[n + 2], made, ARGV[n + 3])
     elseif word == 'keep' then
-      local made = tonumber(ARGV[n + 3])
-      if (made_at[name] or -1) < made and gone_at(name) <= made then
+      local made, gone_then = possible(ARGV[n + 3]), gone_at(name)
+      if gone_then > made then
+        remember_gone(name, gone_then)
+      elseif (made_at[name] or -1) < made then
         set_rule(name, ARGV[n + 2], made, ARGV[n + 4])
       end
     elseif word == 'drop' then
       local made = made_at[name]
       remove_rule(name)
-      remember_gone(name, max(now, (made or now) + 1), not made and ARGV[n + 2] ~= 'known')
+      remember_gone(name, max(version, (made or 0) + 1), not made and ARGV[n + 2] ~= 'known')
     elseif word == 'gone' then
-      local at = tonumber(ARGV[n + 2])
+      local at = possible(ARGV[n + 2])
       if (made_at[name] or now) < at then remove_rule(name) end
       remember_gone(name, at)
     elseif word == 'reset' or word == 'lift' then
@@ -247,7 +256,8 @@ if first then
     n = n + (LENGTHS[word] or 2)
   end
   bound_gone(gone, MAX_GONE)
-  bound_gone(gone_unknown, MAX_GONE_UNKNOWN)
+  bound_gone(gone_unknown.b, MAX_GONE_UNKNOWN)
+  bound_gone(gone_unknown.o, MAX_GONE_UNKNOWN)
   call('ZREMRANGEBYRANK', KEYS[2], 0, -MAX_EVENTS - 1)
   call('PEXPIRE', KEYS[1], KEEP)
   call('PEXPIRE', KEYS[2], KEEP)

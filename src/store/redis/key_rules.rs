@@ -48,8 +48,8 @@ pub enum RuleChange {
         key: KeyHash,
         /// Whether it is the ban.
         is_ban: bool,
-        /// When it was ended at the latest, by the store.
-        at: Nanos,
+        /// The version at which it was ended, at the latest.
+        at: u64,
     },
     /// Ends the ban or the override of a key.
     Drop {
@@ -57,7 +57,7 @@ pub enum RuleChange {
         key: KeyHash,
         /// Whether it is the ban.
         is_ban: bool,
-        /// Whether this node knows the rule, or an operator named it. Otherwise an unban of a key, which may have none.
+        /// Whether this node knows the rule. Otherwise the key may have none.
         is_known: bool,
     },
     /// All nodes forget what the key has spent.
@@ -235,14 +235,14 @@ impl RuleChange {
             Self::Put(rule) | Self::Keep(rule) => {
                 let span = rule.until.saturating_sub(date).get() / MICROSECOND.get();
                 let (field, span) = (field(rule.key, rule.ruling.is_ban()), span.to_string());
-                let made = (rule.made_at.get() / MICROSECOND.get()).to_string();
+                let date = rule.made_at.get() / MICROSECOND.get();
+                let made = rule.version.unwrap_or(date).to_string();
                 match self {
                     Self::Put(_) => push(&["put", &field, &span, &text_of(rule)]),
                     _ => push(&["keep", &field, &span, &made, &text_of(rule)]),
                 }
             }
             Self::Gone { key, is_ban, at } => {
-                let at = at.get() / MICROSECOND.get();
                 push(&["gone", &field(*key, *is_ban), &at.to_string()]);
             }
             Self::Drop { key, is_ban, is_known } => {
@@ -290,12 +290,13 @@ fn text_of(rule: &KeyRule) -> String {
     ascii
 }
 
-/// Reads a rule: its field, the rest of its span and when it was made, in microseconds, and its text. `None`: another program wrote
-/// it, or a version of this one that knows more.
-fn rule_of([field, left, made, text]: [&str; 4], date: Nanos) -> Option<KeyRule> {
+/// Reads a rule: its field, the rest of its span and when it was made, in microseconds, and its text. `date` and `time`: now by this
+/// node and by the store. `None`: another program wrote it, or a version of this one that knows more.
+fn rule_of([field, left, made, text]: [&str; 4], date: Nanos, time: u64) -> Option<KeyRule> {
     let key = field.get(1..)?.parse().ok()?;
     let value: Value = serde_json::from_str(text).ok()?;
-    let micros = |text: &str| Some(MICROSECOND.saturating_mul(text.parse().ok()?));
+    let (left, made): (u64, u64) = (left.parse().ok()?, made.parse().ok()?);
+    let age = MICROSECOND.saturating_mul(time.saturating_sub(made));
     let words = |name: &str| {
         let words = value[name].as_str()?;
         // It is written to logs.
@@ -318,8 +319,10 @@ fn rule_of([field, left, made, text]: [&str; 4], date: Nanos) -> Option<KeyRule>
         limit: words("limit")?,
         key,
         ruling,
-        until: date.saturating_add(micros(left)?),
-        made_at: micros(made)?,
+        until: date.saturating_add(MICROSECOND.saturating_mul(left)),
+        // By this node's clock, as the dates that it is compared with.
+        made_at: date.saturating_sub(age),
+        version: Some(made),
         by: words("by")?,
         reason: words("reason")?,
     })
@@ -338,7 +341,7 @@ fn parse_news(reply: &[String], question: RulesQuestion<'_>) -> Option<RuleNews>
             "rules" => news.rules = Some(Vec::new()),
             "rule" => {
                 let rule = [words.next()?, words.next()?, words.next()?, words.next()?];
-                news.rules.as_mut()?.extend(rule_of(rule, date));
+                news.rules.as_mut()?.extend(rule_of(rule, date, time));
             }
             "do" => {
                 let at = words.next()?.parse().ok().filter(|at| *at <= version_number)?;
@@ -377,6 +380,7 @@ mod tests {
             ruling,
             until: Nanos::from_secs(1_060),
             made_at: Nanos::from_secs(999),
+            version: Some(1_800_000_000_000_000),
             by: Arc::from("o'brien"),
             reason: Arc::from("a \"launch\" \u{1f680}"),
         }
@@ -409,10 +413,11 @@ mod tests {
             RuleChange::Keep(written.clone()).write(&mut words, date);
             let (put, keep) = words.split_at(4);
             let [put, field, span, text] = put else { panic!("{words:?}") };
-            let made = "999000000";
+            // The store's clock is not this node's.
+            let (made, now) = ("1800000000000000", "1800000001000000");
             assert_eq!((&**put, &**span), ("put", "60000000"));
             assert_eq!(keep, ["keep", field, span, made, text]);
-            let reply = ["8", "m", "9", "rules", "rule", field, span, made, text];
+            let reply = ["8", "m", now, "rules", "rule", field, span, made, text];
             let read = parse_news(&reply.map(str::to_owned), question(&known(), date)).unwrap();
             assert_eq!(read.rules, Some(vec![written]));
         }

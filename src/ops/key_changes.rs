@@ -296,8 +296,8 @@ impl KeyChanges {
         let is_first = !std::mem::replace(&mut shared.has_answer, true);
         shared.version = version;
         // The end of a ban is told with the rules, unless the store had lost it: then this node may have it still.
-        shared.wants_all =
-            rules.is_none() && once.iter().any(|(at, event)| self.has_lifted(*at, *event));
+        let has_lifted = once.iter().any(|(at, event)| self.has_lifted(*at, *event));
+        shared.wants_all = rules.is_none() && (has_lifted || missed_before.is_some());
         if let Some(rules) = rules {
             let now = self.engine.now();
             let date = self.engine.date(now);

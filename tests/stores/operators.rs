@@ -328,24 +328,30 @@ async fn what_others_write_into_the_rules_stops_neither_changes_nor_requests() {
     assert_eq!(status(&a, "k1").await, 200);
 }
 
-/// Another program has removed it. A node that began since does not know the ban, and lifts it on the others.
+/// Another program has removed it. A node that began since does not know the rule, and ends it on the others.
 #[tokio::test]
-async fn an_unban_at_any_node_ends_a_ban_that_the_store_has_lost() {
+async fn any_node_ends_a_rule_that_the_store_has_lost() {
     let _alone = crate::alone().await;
     let (origin, redis) = (Origin::start("site").await, Redis::start(&[]).await);
     let store = format!("url: \"{}\"", redis.url());
     let a = node(&origin, &store).await;
-    for is_known in [true, false] {
-        change(&a, "/keys/ban", json!({ "for": "1h" })).await;
-        let fields: Vec<String> = redis.ask(&["HKEYS", "tollgate:{bans}:rules"]);
-        let field = fields.iter().find(|field| field.starts_with('b')).unwrap();
-        assert_eq!(redis.ask::<u32>(&["HDEL", "tollgate:{bans}:rules", field]), 1);
-        let b = node(&origin, &store).await;
-        has_rules(&b, 0).await;
-        assert_eq!(status(&a, "k1").await, 429);
-        change(if is_known { &a } else { &b }, "/keys/unban", json!({})).await;
-        has_rules(&a, 0).await;
-        assert_eq!(status(&a, "k1").await, 200, "{is_known}");
+    let ban = ('b', ("/keys/ban", json!({ "for": "1h" })), ("/keys/unban", json!({})));
+    let deny = json!({ "for": "1h", "action": "deny" });
+    let deny = ('o', ("/keys/override", deny), ("/keys/override", json!({ "action": "none" })));
+    for (kind, (make, ruling), (end, none)) in [ban, deny] {
+        for is_known in [true, false] {
+            change(&a, make, ruling.clone()).await;
+            let fields: Vec<String> = redis.ask(&["HKEYS", "tollgate:{bans}:rules"]);
+            let field = fields.iter().find(|field| field.starts_with(kind)).unwrap();
+            assert_eq!(redis.ask::<u32>(&["HDEL", "tollgate:{bans}:rules", field]), 1);
+            let b = node(&origin, &store).await;
+            has_rules(&b, 0).await;
+            assert_eq!(status(&a, "k1").await, 429);
+            change(if is_known { &a } else { &b }, end, none.clone()).await;
+            has_rules(&a, 0).await;
+            change(&a, "/keys/reset", json!({})).await;
+            assert_eq!(status(&a, "k1").await, 200, "{kind} {is_known}");
+        }
     }
 }
 

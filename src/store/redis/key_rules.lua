@@ -32,10 +32,10 @@
 --                node may have missed, `missed`, the version
 --
 -- Times are in microseconds since the epoch, spans in microseconds. Rules are made and removed at versions, never by the clocks of
--- nodes: so all agree which of two changes is later. Times do not go back, also in a store that has lost everything (common.lua): so each
--- change has a higher version than all changes that nodes have heard of before. A `put` of one rule more than 1,000 changes nothing,
--- and the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or is
--- another one: nothing changes, and the reply is the word `lost`, except to `keep`, `gone`, `again` and `seen`, by which a node
+-- nodes: so all agree which of two changes is later. Times do not go back, also in a store that has lost everything (common.lua): so
+-- each change has a higher version than all changes that nodes have heard of before. A `put` of one rule more than 1,000 changes
+-- nothing, and the reply is the word `full`. If what the node knows is not in the history of this store, the store has lost data or
+-- is another one: nothing changes, and the reply is the word `lost`, except to `keep`, `gone`, `again` and `seen`, by which a node
 -- tells it. A version that no clock can have told is such a one, and is not exceeded: the node finds the time in the reply, and
 -- drops what is later.
 --
@@ -211,8 +211,12 @@ if first then
       count = count + 1
       if word == 'put' then bound = MAX_RULES end
     end
-    local is_ended = word == 'drop' and (made_at[name] or ARGV[n + 2] == 'known')
-    has_ruled = has_ruled or RULINGS[word] or is_ended
+    has_ruled = has_ruled or RULINGS[word]
+    if word == 'drop' then
+      -- An unban has all nodes lift the ban of its key, so one that has the rule asks for all. The end of an override has not.
+      local is_unban = ARGV[n + 2] ~= 'known' and match(name, '^b')
+      has_ruled = has_ruled or made_at[name] or not is_unban
+    end
     n = n + (LENGTHS[word] or 2)
   end
   if count > bound then return { 'full' } end

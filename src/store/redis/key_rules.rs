@@ -90,7 +90,8 @@ impl RulesVersion {
 pub struct RulesQuestion<'q> {
     /// What the node knows.
     pub known: &'q RulesVersion,
-    /// Whether it wants all rules, also if it knows them: their ends, by a clock that was set.
+    /// Whether it wants all rules, also if it knows this version: their ends, by a clock that was set, or after a lift of a ban that it
+    /// has still.
     pub wants_all: bool,
     /// What it changes.
     pub changes: &'q [RuleChange],
